@@ -1,0 +1,335 @@
+"""Names, inputs, outputs and time limits of every activity. No SDK, no effect: workflows import this file.
+
+`budget` is the time for the whole step with all its retries; when it is spent the runbook parks and asks.
+`heartbeat` is set on every step that can take over 10 s. `mutates` steps look at the freeze before they write.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Generic, TypeVar
+
+from activities.backends.port import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
+from fleet.decision import Decision, DecisionInput
+from fleet.faults.evidence import Evidence, Verdict
+from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Value
+from fleet.people import Answer, Question
+from fleet.policy import StepMode
+
+In = TypeVar("In", bound=Value)
+Out = TypeVar("Out", bound=Value)
+
+
+@dataclass(frozen=True)
+class Activity(Generic[In, Out]):
+    """One activity: its registered name, its one input, its one output and its limits."""
+
+    name: str
+    takes: type[In]
+    gives: type[Out]
+    start_to_close: timedelta
+    budget: timedelta
+    heartbeat: timedelta | None = None
+    mutates: bool = False
+
+
+def _s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+# -- inputs and outputs
+
+
+class Nothing(Value):
+    """No answer wanted."""
+
+
+class OnJob(Value):
+    cluster: str
+    native_id: str
+
+
+class OnNode(Value):
+    cluster: str
+    node: str
+    op: str = ""
+    text: str = ""
+
+
+class Submit(Value):
+    cluster: str
+    spec: JobSpec
+
+
+class Adopt(Value):
+    cluster: str
+    native_id: str
+    job: str
+
+
+class Checkpoint(Value):
+    """Ask for a checkpoint and wait for a newer one, at most `grace` seconds."""
+
+    cluster: str
+    native_id: str
+    restarts: int
+    signal: str
+    grace: float
+    newer_than: int | None = None
+
+
+class Stop(Value):
+    cluster: str
+    native_id: str
+    restarts: int
+    timeout: float
+
+
+class Prove(Value):
+    cluster: str
+    query: StopQuery
+
+
+class Start(Value):
+    cluster: str
+    order: StartOrder
+    receipt: FenceReceipt
+    """No receipt, no attempt: the activity checks that it covers every node of the old one."""
+    old_nodes: tuple[str, ...]
+
+
+class WaitRunning(Value):
+    cluster: str
+    native_id: str
+    restarts: int
+    """Restart count of the new attempt at least."""
+    timeout: float
+
+
+class WaitStep(Value):
+    """Wait for the first step of attempt `restarts` above `resumed` and at most `total`."""
+
+    cluster: str
+    native_id: str
+    restarts: int
+    resumed: int | None
+    total: int | None
+    timeout: float
+
+
+class StepSeen(Value):
+    progress: Progress
+    ok: bool
+    why: str = ""
+
+
+class Reboot(Value):
+    cluster: str
+    node: str
+    op: str
+    requested_at: float
+    boot_before: str
+    timeout: float
+
+
+class Check(Value):
+    cluster: str
+    node: str
+    op: str
+    suite: str = "quick"
+
+
+class EvidenceIn(Value):
+    cluster: str
+    evidence: tuple[Evidence, ...]
+
+
+class JudgeIn(Value):
+    cluster: str
+    evidence: tuple[Evidence, ...]
+    job: str | None = None
+    node: str | None = None
+
+
+class ModeIn(Value):
+    step: str
+    cluster: str
+
+
+class ModeOut(Value):
+    mode: StepMode
+    policy_hash: str
+
+
+class JobOn(Value):
+    """A native job and, when it is supervised, its fleet name."""
+
+    job: NativeJob
+    name: str | None
+
+
+class Holders(Value):
+    jobs: tuple[JobOn, ...]
+
+
+class LogTail(Value):
+    lines: tuple[str, ...]
+
+
+class LeaseIn(Value):
+    cluster: str
+    node: str
+    holder: str
+    """Workflow id of the runbook that asks; the lease lives as long as it runs."""
+    op: str
+
+
+class LeaseOut(Value):
+    granted: bool
+    why: str = ""
+
+
+class HealRequest(Value):
+    """A runbook or the watch wants a node healed or only fenced."""
+
+    cluster: str
+    node: str
+    evidence: tuple[Evidence, ...] = ()
+    verdict: Verdict | None = None
+    job: str | None = None
+    fence: bool = False
+    by: str = ""
+
+
+class TellJob(Value):
+    """A signal to a job's runbook; a runbook that is gone is no error."""
+
+    job: str
+    signal: str
+    receipt: NodeReceipt | None = None
+    cluster: str = ""
+    node: str = ""
+    text: str = ""
+    evidence: tuple[Evidence, ...] = ()
+
+
+class TellNode(Value):
+    cluster: str
+    node: str
+    job: str
+    signal: str
+    text: str = ""
+
+
+class Told(Value):
+    delivered: bool
+
+
+class ReportIn(Value):
+    subject: str
+    kind: str
+    report: str
+    """JSON of a `fleet.ettr.Report`."""
+
+
+class VerifyIn(Value):
+    question: Question
+    answer: Answer
+
+
+class Verified(Value):
+    ok: bool
+    why: str
+
+
+class NotifyIn(Value):
+    question: Question
+    workflow_id: str
+    link: str = ""
+
+
+class WatchIn(Value):
+    cluster: str
+    seconds: float
+
+
+class WatchOut(Value):
+    changes: int
+
+
+class GiveBackOut(Value):
+    lines: tuple[str, ...]
+
+
+class CheckpointOut(Value):
+    saved: int | None
+    asked: bool
+    why: str = ""
+
+
+class StopOut(Value):
+    job: NativeJob
+    ordered: bool
+    """True when we stopped it and every node answered before and after."""
+    ended_at: float
+
+
+class BootsIn(Value):
+    cluster: str
+    nodes: tuple[str, ...]
+
+
+class BootsOut(Value):
+    boots: Mapping[str, str]
+
+
+# -- the activities
+
+READ_JOB = Activity("read_job", OnJob, NativeJob, _s(20), _s(600))
+READ_NODE = Activity("read_node", OnNode, NodeFacts, _s(20), _s(600))
+READ_BOOTS = Activity("read_boots", BootsIn, BootsOut, _s(30), _s(600))
+READ_PROGRESS = Activity("read_progress", WaitStep, StepSeen, _s(20), _s(120))
+READ_LOG = Activity("read_log", OnJob, LogTail, _s(20), _s(60))
+READ_HOLDERS = Activity("read_holders", OnNode, Holders, _s(20), _s(600))
+
+SUBMIT_JOB = Activity("submit_job", Submit, NativeJob, _s(120), _s(900), _s(30), mutates=True)
+ADOPT_JOB = Activity("adopt_job", Adopt, AdoptedJob, _s(60), _s(900), _s(30), mutates=True)
+GIVE_BACK_JOB = Activity("give_back_job", OnJob, NativeJob, _s(60), _s(900), _s(30))
+GIVE_BACK_ALL = Activity("give_back_all", OnNode, GiveBackOut, _s(300), _s(900), _s(30))
+REQUEST_CHECKPOINT = Activity("request_checkpoint", Checkpoint, CheckpointOut, _s(300), _s(400), _s(10), mutates=True)
+STOP_JOB = Activity("stop_job", Stop, StopOut, _s(900), _s(1800), _s(10), mutates=True)
+PROVE_STOPPED = Activity("prove_stopped", Prove, StopProof, _s(60), _s(600), _s(30))
+START_ATTEMPT = Activity("start_attempt", Start, NativeJob, _s(120), _s(900), _s(30), mutates=True)
+WAIT_RUNNING = Activity("wait_running", WaitRunning, NativeJob, timedelta(days=30), timedelta(days=30), _s(10))
+WAIT_STEP = Activity("wait_step", WaitStep, StepSeen, timedelta(days=2), timedelta(days=2), _s(10))
+HOLD_JOB = Activity("hold_job", OnJob, NativeJob, _s(60), _s(900), _s(30), mutates=True)
+CANCEL_JOB = Activity("cancel_job", OnJob, NativeJob, _s(60), _s(900), _s(30), mutates=True)
+
+ISOLATE_NODE = Activity("isolate_node", OnNode, NodeFacts, _s(60), _s(900), _s(30), mutates=True)
+RELEASE_NODE = Activity("release_node", OnNode, NodeFacts, _s(120), _s(900), _s(30), mutates=True)
+POWER_OFF = Activity("power_off_node", OnNode, NodeReceipt, _s(180), _s(900), _s(30), mutates=True)
+POWER_ON = Activity("power_on_node", OnNode, NodeFacts, _s(180), _s(900), _s(30), mutates=True)
+REBOOT_NODE = Activity("reboot_node", Reboot, NodeFacts, _s(3600), _s(7200), _s(10), mutates=True)
+CHECK_NODE = Activity("check_node", Check, CheckResult, _s(1800), _s(3600), _s(10), mutates=True)
+
+RECORD_EVIDENCE = Activity("record_evidence", EvidenceIn, Nothing, _s(20), _s(600))
+JUDGE = Activity("judge", JudgeIn, Verdict, _s(20), _s(600))
+DECIDE = Activity("decide", DecisionInput, Decision, _s(20), _s(600))
+READ_MODE = Activity("read_mode", ModeIn, ModeOut, _s(20), _s(600))
+ACQUIRE_LEASE = Activity("acquire_lease", LeaseIn, LeaseOut, _s(20), _s(600))
+RELEASE_LEASE = Activity("release_lease", LeaseIn, Nothing, _s(20), _s(600))
+REQUEST_HEAL = Activity("request_heal", HealRequest, Told, _s(20), _s(600))
+TELL_JOB = Activity("tell_job", TellJob, Told, _s(20), _s(600))
+TELL_NODE = Activity("tell_node", TellNode, Told, _s(20), _s(600))
+SAVE_REPORT = Activity("save_report", ReportIn, Nothing, _s(20), _s(3600))
+VERIFY_ANSWER = Activity("verify_answer", VerifyIn, Verified, _s(20), _s(120))
+NOTIFY = Activity("notify", NotifyIn, Told, _s(60), _s(1800), _s(30))
+WATCH = Activity("watch_cluster", WatchIn, WatchOut, timedelta(hours=2), timedelta(hours=3), _s(10))
+WAIT_UNFROZEN = Activity("wait_unfrozen", OnNode, Nothing, timedelta(days=30), timedelta(days=30), _s(10))
+
+ERROR_FROZEN = "Frozen"
+"""Failure type of a mutating step under a freeze; the runbook waits and tries again."""
+ERROR_PERMANENT = "Permanent"
+ERROR_REFUSED = "Refused"
+ERROR_TEMPORARY = "Temporary"
+ERROR_AMBIGUOUS = "Ambiguous"

@@ -1,0 +1,204 @@
+"""The port: what a runbook may ask of a cluster, in one protocol. Three adapters, one contract suite.
+
+Rules every adapter keeps (the contract suite holds them):
+
+* Each write is read, decide, write, read back. What comes back is the state *seen* afterwards.
+* Each write carries an operation: asking twice has the effect of asking once.
+* Live reads raise `TemporaryError` when the cluster cannot be asked; "cannot read" is never "empty".
+* `PermanentError` (not found, refused, invalid), `TemporaryError` with a delay, `AmbiguousError` for a write
+  whose outcome is unknown *after* the adapter tried to read it back.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol, runtime_checkable
+
+from fleet.model import (
+    Capacity,
+    CheckResult,
+    ClusterFacts,
+    NativeJob,
+    NodeFacts,
+    NodeReceipt,
+    OpId,
+    Progress,
+    Value,
+)
+
+
+class JobSpec(Value):
+    """What is submitted: a batch script in the backend's own language, as its user."""
+
+    job: str
+    """Fleet-unique name; also the idempotency key of the submit (legal characters only, no comma)."""
+    name: str
+    """The user's own name for it; the native name becomes `<name>.<job>` where the backend needs it."""
+    script: str
+    """Text of the batch script, starting with `#!`."""
+    workdir: str = "/"
+    comment: str = ""
+    user: str | None = None
+    options: tuple[str, ...] = ()
+    """Further submit options, each one argument (Slurm: `--nodes=2`)."""
+
+
+class AdoptedJob(Value):
+    """A job that is under supervision now: held against the scheduler's own requeue."""
+
+    job: NativeJob
+    script: str | None = None
+    """The batch script as the controller stored it, for the history store; None when it cannot be read."""
+    spec_text: str = ""
+    """The native description (`scontrol show job`, a manifest) at adoption, nothing secret in it."""
+
+
+class StopQuery(Value):
+    """Which attempt is asked to be proven gone, and from where."""
+
+    native_id: str
+    restarts: int
+    """Restart count of the attempt in question; a higher one now means that it already ended."""
+    boots: Mapping[str, str]
+    """node -> boot identity recorded while the attempt ran there."""
+    ordered: bool
+    """We stopped it and each node's daemon answered before and after. False: the scheduler ended it by itself,
+    so a node may have been lost and come back in between."""
+    since: float
+    """When the attempt was seen to end (epoch seconds)."""
+
+
+class StopProof(Value):
+    """Receipts for the nodes proven clean, and for each other node why not."""
+
+    receipts: tuple[NodeReceipt, ...] = ()
+    unproven: Mapping[str, str] = {}
+
+
+class StartOrder(Value):
+    """The next attempt of a stopped, held job."""
+
+    native_id: str
+    restarts: int
+    """Restart count seen when the order was made; another one now means somebody else acted: refused."""
+    exclude: tuple[str, ...] = ()
+    require: tuple[str, ...] = ()
+    """Exactly these nodes (restart in place); cleared again once it runs."""
+    front: bool = True
+
+
+class Change(Value):
+    """Something the watch saw. A full picture comes first and after each loss (`resync` True)."""
+
+    jobs: tuple[NativeJob, ...] = ()
+    nodes: tuple[NodeFacts, ...] = ()
+    resync: bool = False
+    at: float = 0.0
+
+
+@runtime_checkable
+class ClusterBackend(Protocol):
+    """One cluster. Every method may raise the errors of `fleet.errors`."""
+
+    cluster: str
+    kind: str
+
+    # -- reads
+    async def probe(self) -> ClusterFacts:
+        """Refuses (PermanentError) a wrong cluster name or an unreadable configuration, at once."""
+
+    async def jobs(self, max_age: float = 2.0) -> tuple[NativeJob, ...]:
+        """All jobs in the controller, from the poll shared by all runbooks; at most `max_age` seconds old."""
+
+    async def nodes(self, max_age: float = 2.0) -> tuple[NodeFacts, ...]:
+        """All nodes, likewise."""
+
+    async def job(self, native_id: str) -> NativeJob:
+        """Live. Phase ABSENT when the controller does not know it: unknown, neither done nor failed."""
+
+    async def node(self, node: str) -> NodeFacts:
+        """Live. NotFoundError for a node that the cluster does not have."""
+
+    async def capacity(self) -> Capacity:
+        """Nodes that could take work now."""
+
+    async def progress(self, native_id: str, restarts: int) -> Progress:
+        """Last step of that attempt from its own output; empty Progress when it has said nothing yet."""
+
+    async def log_tail(self, native_id: str, lines: int = 100) -> tuple[str, ...]:
+        """Last lines of the job's output; empty when there is none."""
+
+    # -- a job
+    async def submit(self, spec: JobSpec) -> NativeJob:
+        """Idempotent by `spec.job`: look up, else create held, read back, drop late doubles, release."""
+
+    async def adopt(self, native_id: str) -> AdoptedJob:
+        """Holds the job, running or pending, so that only we start its next attempt. Refuses what it cannot hold."""
+
+    async def hold(self, native_id: str) -> NativeJob:
+        """Holds it again after a new attempt started; no effect on running ranks."""
+
+    async def give_back(self, native_id: str) -> NativeJob:
+        """Releases our hold (a pending job may start; a running one is the scheduler's again)."""
+
+    async def request_checkpoint(self, native_id: str, signal: str) -> None:
+        """Sends the signal that the job declared for saving, to its ranks and its batch shell."""
+
+    async def stop(self, native_id: str, restarts: int) -> NativeJob:
+        """Ends the attempt with the scheduler's grace and leaves the job held in the queue, never ended.
+
+        Returns at once when acknowledged; the caller waits until the phase is PENDING. Does nothing when the
+        attempt already ended (restart count grew and held). RefusedError when the job itself has ended.
+        """
+
+    async def prove_stopped(self, query: StopQuery) -> StopProof:
+        """Live readings only. Never takes the scheduler's DOWN for a proof."""
+
+    async def start_attempt(self, order: StartOrder) -> NativeJob:
+        """Excludes, pins, releases, moves to the front and drops the scheduler's own requeue delay."""
+
+    async def settle_attempt(self, native_id: str) -> NativeJob:
+        """Once it runs: hold again and clear what pinned it to nodes."""
+
+    async def cancel(self, native_id: str) -> NativeJob:
+        """Ends the job for good (a duplicate of ours, or a person's order)."""
+
+    # -- a node
+    async def holders(self, node: str) -> tuple[NativeJob, ...]:
+        """Jobs that hold the node or its GPUs, live."""
+
+    async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
+        """No new work; running work is untouched. A foreign drain stays as it is and is returned as such."""
+
+    async def release(self, node: str, op: OpId) -> NodeFacts:
+        """Takes back our isolation and reservation. RefusedError when the mark is not `op`'s."""
+
+    async def reboot(self, node: str, op: OpId) -> NodeFacts:
+        """Asks for a reboot into a state that takes no work. Asked is not done: wait for a newer boot.
+
+        RefusedError when the node's daemon does not answer (`scontrol reboot` would say 0 and do nothing).
+        """
+
+    async def run_check(self, node: str, op: OpId, suite: str) -> CheckResult:
+        """Runs a check suite on the isolated node where no other work can land; leaves it isolated."""
+
+    # -- marks
+    async def give_back_all(self) -> tuple[str, ...]:
+        """Gives back every hold, mark and reservation of ours; returns one line for each thing given back."""
+
+    def watch(self) -> AsyncIterator[Change]:
+        """Changes as they are seen, the full picture first. Ends with an error when the cluster is lost."""
+
+    async def close(self) -> None:
+        """Ends child processes and connections."""
+
+
+@runtime_checkable
+class PowerControl(Protocol):
+    """Optional: the cluster's power hook. Asked for by name: `isinstance(backend, PowerControl)`."""
+
+    has_power: bool
+
+    async def power_off(self, node: str, op: OpId) -> NodeReceipt:
+        """Off and read back as off; TemporaryError until it reads off."""
+
+    async def power_on(self, node: str, op: OpId) -> None:
+        """On, idempotent; the boot identity tells when it is done."""

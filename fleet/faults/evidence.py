@@ -1,0 +1,102 @@
+"""What was seen (`Evidence`) and what we make of it (`Verdict`). Pure values."""
+
+import hashlib
+from enum import StrEnum
+
+from pydantic import Field
+
+from fleet.model import Value
+
+
+class Source(StrEnum):
+    """Who saw it."""
+
+    KERNEL = "kernel"
+    SCHEDULER = "scheduler"
+    JOB = "job"
+    NODE_AGENT = "node_agent"
+    HEALTH_CHECK = "health_check"
+    PERSON = "person"
+
+
+class Kind(StrEnum):
+    """What kind of thing was seen."""
+
+    XID = "xid"
+    GPU_LOST = "gpu_lost"
+    NODE_DOWN = "node_down"
+    NODE_DRAINED = "node_drained"  # a health check or a person drained it; theirs to undo
+    JOB_EXIT = "job_exit"
+    JOB_REQUEUED = "job_requeued"
+    JOB_STALLED = "job_stalled"
+    BAD_RESUME = "bad_resume"
+    LOG_TEXT = "log_text"
+    CHECK_FAILED = "check_failed"
+    UNREADABLE = "unreadable"
+
+
+class Evidence(Value):
+    """One thing seen, by whom, where and when."""
+
+    source: Source
+    kind: Kind
+    cluster: str
+    node: str | None = None
+    gpu: str | None = None
+    """GPU uuid, or the PCI address when the uuid cannot be had."""
+    job: str | None = None
+    """Fleet name of the job."""
+    code: str | None = None
+    """XID number, exit code, signal name or scheduler reason, as text."""
+    boot: str | None = None
+    """Boot identity at the time it was seen; evidence from before the present boot is void."""
+    seen_at: float
+    happened_at: float | None = None
+    detail: str = Field(default="", max_length=2000)
+    raw_hash: str = ""
+
+    @property
+    def key(self) -> str:
+        """Equal for two reports of one thing."""
+        parts = (self.source, self.kind, self.cluster, self.node, self.gpu, self.job, self.code, self.boot)
+        happened = f"{self.happened_at:.0f}" if self.happened_at is not None else self.raw_hash
+        return hashlib.sha256("\x1f".join([*(str(p) for p in parts), happened]).encode()).hexdigest()[:16]
+
+
+class FaultClass(StrEnum):
+    """The routing verdict (DESIGN.md section 4)."""
+
+    HARDWARE = "hardware"
+    TRANSIENT = "transient"
+    USER = "user"
+    UNKNOWN = "unknown"
+    INFORMATIONAL = "informational"
+
+
+class Culprit(Value):
+    """Who is at fault, as far as known."""
+
+    node: str | None = None
+    gpu: str | None = None
+    job: str | None = None
+
+
+class Verdict(Value):
+    """An explainable judgement: the same evidence always gives the same one."""
+
+    fault: FaultClass
+    culprit: Culprit = Culprit()
+    rule: str
+    """Id of the catalogue row or rule that decided."""
+    title: str = ""
+    """One line for a tired person."""
+    first_rung: str = "reboot"
+    """First node repair rung: none, reset, reboot, power_cycle, person."""
+    companions: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    """Other readings and why they were refused."""
+    confidence: float = 0.5
+    """0 to 1; a rank for people, no probability."""
+    catalogue: str = ""
+    evidence: tuple[str, ...] = ()
+    """Keys of the evidence used."""

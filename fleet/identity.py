@@ -1,0 +1,89 @@
+"""Names that several floors must spell alike: workflow ids, task queues, op ids, marks in reasons and comments."""
+
+import base64
+import hashlib
+import re
+
+from fleet.model import MARK, NAME_PATTERN, JobTokens, NativeJob, label_safe
+
+RUNBOOKS_QUEUE = "runbooks"
+TOKEN_PREFIX = "gpu-runbooks.io/"  # noqa: S105 - a label prefix, not a password
+
+_REASON = re.compile(rf"{MARK}:([a-z2-7]{{7}})(?=[:\s]|$)")
+
+
+def cluster_queue(cluster: str) -> str:
+    """Task queue of the activities that touch `cluster`; its worker runs next to the cluster."""
+    return f"cluster.{cluster}"
+
+
+def job_workflow_id(job: str) -> str:
+    return f"job/{job}"
+
+
+def node_workflow_id(cluster: str, node: str) -> str:
+    return f"node/{cluster}/{node}"
+
+
+def watch_workflow_id(cluster: str) -> str:
+    return f"watch/{cluster}"
+
+
+def guard_workflow_id(scope: str) -> str:
+    """`scope` is a cluster's name or `fleet`."""
+    return f"guard/{scope}"
+
+
+def op_id(*parts: object) -> str:
+    """Seven base32 characters from what names one incarnation of a runbook (workflow id and first run id)."""
+    digest = hashlib.sha256("\x1f".join(str(p) for p in parts).encode()).digest()
+    return base64.b32encode(digest).decode().lower()[:7]
+
+
+def reason_text(op: str, text: str) -> str:
+    """Slurm reason: the op id stands in the first 20 characters, for `sinfo -R` cuts there."""
+    return f"{MARK}:{op}: {' '.join(text.split())}"
+
+
+def op_of_reason(reason: str) -> str | None:
+    """Op id if the reason carries our mark. A token match, not equality: Slurm appends ` : reboot issued`."""
+    found = _REASON.match(reason)
+    return found.group(1) if found else None
+
+
+def parse_tokens(comment: str) -> JobTokens:
+    """Reads `gpu-runbooks.io/supervise gpu-runbooks.io/job=NAME ...` out of a job's comment.
+
+    The comment is the user's text: tokens stand anywhere in it, unknown ones are ignored, an illegal
+    value is treated as absent (a job without a legal `supervise` is hands off).
+    """
+    flags: dict[str, str] = {}
+    for word in comment.split():
+        if word.startswith(TOKEN_PREFIX):
+            key, _, value = word[len(TOKEN_PREFIX) :].partition("=")
+            flags.setdefault(key, value)
+    job = flags.get("job", "")
+    signal = flags.get("checkpoint-signal", "").upper().removeprefix("SIG")
+    checkpoint = flags.get("checkpoint", "")
+    log = flags.get("log", "")
+    steps = flags.get("total-steps", "")
+    return JobTokens(
+        supervise="supervise" in flags and flags["supervise"] in {"", "yes", "true"},
+        transfer="transfer" in flags and flags["transfer"] in {"", "yes", "true"},
+        job=job if re.match(NAME_PATTERN, job) else None,
+        checkpoint=checkpoint if checkpoint.startswith("/") else None,
+        checkpoint_signal=signal if signal in {"USR1", "USR2"} else None,
+        total_steps=int(steps) if steps.isdigit() and int(steps) > 0 else None,
+        generation_check=flags.get("generation-check", "") in {"yes", "true"},
+        log=log if log.startswith("/") else None,
+    )
+
+
+def fleet_name(job: NativeJob) -> str:
+    """The job's fleet-unique name: the declared one, else made from home cluster, name and a hash."""
+    if job.tokens.job:
+        return job.tokens.job
+    if job.key:
+        return label_safe(job.key)
+    tail = op_id(job.cluster, job.native_id, f"{job.submitted_at:.0f}")
+    return f"{job.cluster}.{label_safe(job.name)[:120]}.{tail}"
