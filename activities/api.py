@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
 
-from activities.backends.port import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 from fleet.decision import Decision, DecisionInput
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Value
+from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 from fleet.people import Answer, Question
 from fleet.policy import StepMode
 
