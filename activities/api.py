@@ -1,7 +1,8 @@
 """Names, inputs, outputs and time limits of every activity. No SDK, no effect: workflows import this file.
 
 `budget` is the time for the whole step with all its retries; when it is spent the runbook parks and asks.
-`heartbeat` is set on every step that can take over 10 s. `mutates` steps look at the freeze before they write.
+Every activity beats once a second while it runs (`activities/registry.py`), so a dead worker is noticed after
+`HEARTBEAT` and a cancel arrives within the worker's throttle. `mutates` steps look at the freeze before they write.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from fleet.decision import Decision, DecisionInput
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Value
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
-from fleet.people import Answer, Question
+from fleet.people import Answer, Question, Signer
 from fleet.policy import StepMode
 
 In = TypeVar("In", bound=Value)
@@ -29,8 +30,13 @@ class Activity(Generic[In, Out]):
     gives: type[Out]
     start_to_close: timedelta
     budget: timedelta
-    heartbeat: timedelta | None = None
     mutates: bool = False
+
+
+HEARTBEAT = timedelta(seconds=6)
+"""Three beats of the worker's 2 s throttle: how long a worker that died with -9 goes unnoticed."""
+SCHEDULE_TO_START = timedelta(minutes=5)
+"""A queue that nobody polls for this long is a fault of its own; a worker's restart takes seconds."""
 
 
 def _s(seconds: float) -> timedelta:
@@ -86,8 +92,11 @@ class Stop(Value):
 
 
 class Prove(Value):
+    """Ask until every node is proven or `patience` seconds are over."""
+
     cluster: str
     query: StopQuery
+    patience: float = 20.0
 
 
 class Start(Value):
@@ -141,7 +150,76 @@ class Check(Value):
 
 class EvidenceIn(Value):
     cluster: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Evidence, ...] = ()
+
+
+class Look(Value):
+    """The job's live state and the progress of the attempt with this restart count."""
+
+    cluster: str
+    native_id: str
+    restarts: int
+
+
+class Looked(Value):
+    native: NativeJob
+    progress: Progress
+    boots: Mapping[str, str] = {}
+    """Boot identity of each node that the job holds, read when `with_boots` mattered: while it runs."""
+
+
+class Gather(Value):
+    """Everything the cluster can say about why attempt `restarts` is in trouble."""
+
+    cluster: str
+    native_id: str
+    job: str
+    nodes: tuple[str, ...]
+    restarts: int
+
+
+class NeedsNodes(Value):
+    """Asks how many nodes could take the job, its own ones counted as free."""
+
+    cluster: str
+    native_id: str
+    exclude: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
+class FreeNodes(Value):
+    free: int
+
+
+class Alive(Value):
+    """Workflow ids asked about, or those found running."""
+
+    ids: tuple[str, ...]
+
+
+class PolicyIn(Value):
+    cluster: str
+
+
+class PolicyOut(Value):
+    """What a runbook needs of the policy at one decision, and the policy's hash."""
+
+    modes: Mapping[str, StepMode]
+    nodes_out: int
+    drain_deadline: float
+    question_expiry: float
+    stall_after: float
+    checkpoint_grace: float
+    step_timeout: float
+    run_timeout: float
+    settle: float
+    signers: tuple[Signer, ...] = ()
+    has_power: bool = False
+    policy_hash: str = ""
+
+    def mode(self, step: str) -> StepMode:
+        """Missing = propose."""
+        return self.modes.get(step, StepMode.PROPOSE)
 
 
 class JudgeIn(Value):
@@ -149,16 +227,6 @@ class JudgeIn(Value):
     evidence: tuple[Evidence, ...]
     job: str | None = None
     node: str | None = None
-
-
-class ModeIn(Value):
-    step: str
-    cluster: str
-
-
-class ModeOut(Value):
-    mode: StepMode
-    policy_hash: str
 
 
 class JobOn(Value):
@@ -274,48 +342,41 @@ class StopOut(Value):
     ended_at: float
 
 
-class BootsIn(Value):
-    cluster: str
-    nodes: tuple[str, ...]
-
-
-class BootsOut(Value):
-    boots: Mapping[str, str]
-
-
 # -- the activities
 
 READ_JOB = Activity("read_job", OnJob, NativeJob, _s(20), _s(600))
+LOOK = Activity("look_at_job", Look, Looked, _s(30), _s(600))
+GATHER = Activity("gather_evidence", Gather, EvidenceIn, _s(60), _s(600))
+COUNT_FREE = Activity("count_free_nodes", NeedsNodes, FreeNodes, _s(30), _s(600))
 READ_NODE = Activity("read_node", OnNode, NodeFacts, _s(20), _s(600))
-READ_BOOTS = Activity("read_boots", BootsIn, BootsOut, _s(30), _s(600))
-READ_PROGRESS = Activity("read_progress", WaitStep, StepSeen, _s(20), _s(120))
 READ_LOG = Activity("read_log", OnJob, LogTail, _s(20), _s(60))
 READ_HOLDERS = Activity("read_holders", OnNode, Holders, _s(20), _s(600))
 
-SUBMIT_JOB = Activity("submit_job", Submit, NativeJob, _s(120), _s(900), _s(30), mutates=True)
-ADOPT_JOB = Activity("adopt_job", Adopt, AdoptedJob, _s(60), _s(900), _s(30), mutates=True)
-GIVE_BACK_JOB = Activity("give_back_job", OnJob, NativeJob, _s(60), _s(900), _s(30))
-GIVE_BACK_ALL = Activity("give_back_all", OnNode, GiveBackOut, _s(300), _s(900), _s(30))
-REQUEST_CHECKPOINT = Activity("request_checkpoint", Checkpoint, CheckpointOut, _s(300), _s(400), _s(10), mutates=True)
-STOP_JOB = Activity("stop_job", Stop, StopOut, _s(900), _s(1800), _s(10), mutates=True)
-PROVE_STOPPED = Activity("prove_stopped", Prove, StopProof, _s(60), _s(600), _s(30))
-START_ATTEMPT = Activity("start_attempt", Start, NativeJob, _s(120), _s(900), _s(30), mutates=True)
-WAIT_RUNNING = Activity("wait_running", WaitRunning, NativeJob, timedelta(days=30), timedelta(days=30), _s(10))
-WAIT_STEP = Activity("wait_step", WaitStep, StepSeen, timedelta(days=2), timedelta(days=2), _s(10))
-HOLD_JOB = Activity("hold_job", OnJob, NativeJob, _s(60), _s(900), _s(30), mutates=True)
-CANCEL_JOB = Activity("cancel_job", OnJob, NativeJob, _s(60), _s(900), _s(30), mutates=True)
+SUBMIT_JOB = Activity("submit_job", Submit, NativeJob, _s(120), _s(900), mutates=True)
+ADOPT_JOB = Activity("adopt_job", Adopt, AdoptedJob, _s(60), _s(900), mutates=True)
+GIVE_BACK_JOB = Activity("give_back_job", OnJob, NativeJob, _s(60), _s(900))
+GIVE_BACK_ALL = Activity("give_back_all", OnNode, GiveBackOut, _s(300), _s(900))
+REQUEST_CHECKPOINT = Activity("request_checkpoint", Checkpoint, CheckpointOut, _s(300), _s(400), mutates=True)
+STOP_JOB = Activity("stop_job", Stop, StopOut, _s(900), _s(1800), mutates=True)
+PROVE_STOPPED = Activity("prove_stopped", Prove, StopProof, _s(180), _s(900))
+START_ATTEMPT = Activity("start_attempt", Start, NativeJob, _s(120), _s(900), mutates=True)
+WAIT_RUNNING = Activity("wait_running", WaitRunning, NativeJob, timedelta(days=30), timedelta(days=30))
+WAIT_STEP = Activity("wait_step", WaitStep, StepSeen, timedelta(days=2), timedelta(days=2))
+HOLD_JOB = Activity("hold_job", OnJob, NativeJob, _s(60), _s(900), mutates=True)
+CANCEL_JOB = Activity("cancel_job", OnJob, NativeJob, _s(60), _s(900), mutates=True)
 
-ISOLATE_NODE = Activity("isolate_node", OnNode, NodeFacts, _s(60), _s(900), _s(30), mutates=True)
-RELEASE_NODE = Activity("release_node", OnNode, NodeFacts, _s(120), _s(900), _s(30), mutates=True)
-POWER_OFF = Activity("power_off_node", OnNode, NodeReceipt, _s(180), _s(900), _s(30), mutates=True)
-POWER_ON = Activity("power_on_node", OnNode, NodeFacts, _s(180), _s(900), _s(30), mutates=True)
-REBOOT_NODE = Activity("reboot_node", Reboot, NodeFacts, _s(3600), _s(7200), _s(10), mutates=True)
-CHECK_NODE = Activity("check_node", Check, CheckResult, _s(1800), _s(3600), _s(10), mutates=True)
+ISOLATE_NODE = Activity("isolate_node", OnNode, NodeFacts, _s(60), _s(900), mutates=True)
+RELEASE_NODE = Activity("release_node", OnNode, NodeFacts, _s(120), _s(900), mutates=True)
+POWER_OFF = Activity("power_off_node", OnNode, NodeReceipt, _s(180), _s(900), mutates=True)
+POWER_ON = Activity("power_on_node", OnNode, NodeFacts, _s(180), _s(900), mutates=True)
+REBOOT_NODE = Activity("reboot_node", Reboot, NodeFacts, _s(3600), _s(7200), mutates=True)
+CHECK_NODE = Activity("check_node", Check, CheckResult, _s(1800), _s(3600), mutates=True)
 
 RECORD_EVIDENCE = Activity("record_evidence", EvidenceIn, Nothing, _s(20), _s(600))
 JUDGE = Activity("judge", JudgeIn, Verdict, _s(20), _s(600))
 DECIDE = Activity("decide", DecisionInput, Decision, _s(20), _s(600))
-READ_MODE = Activity("read_mode", ModeIn, ModeOut, _s(20), _s(600))
+READ_POLICY = Activity("read_policy", PolicyIn, PolicyOut, _s(20), _s(600))
+FIND_ALIVE = Activity("find_alive", Alive, Alive, _s(20), _s(600))
 ACQUIRE_LEASE = Activity("acquire_lease", LeaseIn, LeaseOut, _s(20), _s(600))
 RELEASE_LEASE = Activity("release_lease", LeaseIn, Nothing, _s(20), _s(600))
 REQUEST_HEAL = Activity("request_heal", HealRequest, Told, _s(20), _s(600))
@@ -323,9 +384,9 @@ TELL_JOB = Activity("tell_job", TellJob, Told, _s(20), _s(600))
 TELL_NODE = Activity("tell_node", TellNode, Told, _s(20), _s(600))
 SAVE_REPORT = Activity("save_report", ReportIn, Nothing, _s(20), _s(3600))
 VERIFY_ANSWER = Activity("verify_answer", VerifyIn, Verified, _s(20), _s(120))
-NOTIFY = Activity("notify", NotifyIn, Told, _s(60), _s(1800), _s(30))
-WATCH = Activity("watch_cluster", WatchIn, WatchOut, timedelta(hours=2), timedelta(hours=3), _s(10))
-WAIT_UNFROZEN = Activity("wait_unfrozen", OnNode, Nothing, timedelta(days=30), timedelta(days=30), _s(10))
+NOTIFY = Activity("notify", NotifyIn, Told, _s(60), _s(1800))
+WATCH = Activity("watch_cluster", WatchIn, WatchOut, timedelta(hours=2), timedelta(hours=3))
+WAIT_UNFROZEN = Activity("wait_unfrozen", OnNode, Nothing, timedelta(days=30), timedelta(days=30))
 
 ERROR_FROZEN = "Frozen"
 """Failure type of a mutating step under a freeze; the runbook waits and tries again."""

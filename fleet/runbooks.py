@@ -1,0 +1,226 @@
+"""What every floor must know of the runbooks: their types, the names of their messages, their inputs and results.
+
+A machine talks by signal, a person by update. Values only; the order of steps is in `workflows/`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from fleet.decision import Action, Decision
+from fleet.faults.evidence import Evidence, Verdict
+from fleet.ledger import Attempt, Ledger, Span
+from fleet.model import FenceReceipt, NativeJob, NodeReceipt, Progress, Value
+from fleet.orders import JobSpec
+from fleet.people import Outcome, Question
+
+
+class Runbook(StrEnum):
+    """Workflow types (DESIGN.md section 3)."""
+
+    SUPERVISE = "SuperviseJob"
+    RESTART = "RestartInPlace"
+    FAILOVER = "FailoverInCluster"
+    HEAL = "HealNode"
+    ASK = "AskHuman"
+    WATCH = "WatchCluster"
+    GUARD = "GuardCluster"
+
+
+class Signal(StrEnum):
+    """Signals, by the name they are registered under."""
+
+    CHANGED = "changed"  # to a job: its native state moved
+    EVIDENCE = "evidence"  # to a job or a watch
+    RECEIPT = "receipt"  # to a job: a node was proven clean
+    REQUEST = "request"  # to a node: heal it, or fence it for a job
+    EVACUATED = "evacuated"  # to a node: a job has left it
+
+
+class Update(StrEnum):
+    """Updates, by the name they are registered under."""
+
+    ORDER = "order"  # to a job: a person wants a restart or a failover
+    ANSWER = "answer"  # to a question
+    FREEZE = "freeze"
+    UNFREEZE = "unfreeze"
+    ACQUIRE = "acquire"
+    RELEASE = "release"
+
+
+VIEW = "view"
+"""Query of every runbook: what a person sees of it."""
+
+FREEZE_MEMO = "freeze"
+"""Memo key of a guard: the freeze, or null. Read by `describe`, which needs no worker."""
+
+
+class SuperviseInput(Value):
+    """A job to supervise: already there (`native_id`), to be submitted (`spec`), or carried over (`ledger`)."""
+
+    job: str
+    cluster: str
+    native_id: str | None = None
+    fingerprint: str = ""
+    spec: JobSpec | None = None
+    ledger: Ledger | None = None
+    native: NativeJob | None = None
+    adopted: bool = False
+    by: str = "watch"
+    story: tuple[str, ...] = ()
+
+
+class EvidenceBatch(Value):
+    evidence: tuple[Evidence, ...]
+
+
+class Order(Value):
+    """A person's wish for a job."""
+
+    want: Action
+    by: str
+    reason: str
+    exclude: tuple[str, ...] = ()
+
+
+class Accepted(Value):
+    text: str
+
+
+class ReceiptNote(Value):
+    """Sent to a job's runbook by a node's."""
+
+    cluster: str
+    receipt: NodeReceipt
+
+
+class RecoveryInput(Value):
+    """One recovery of one job: in place or elsewhere in the cluster."""
+
+    job: str
+    cluster: str
+    op: str
+    generation: int
+    """Of the attempt to come."""
+    native: NativeJob
+    old: Attempt
+    """The attempt in trouble: its nodes, boots and progress."""
+    verdict: Verdict
+    decision: Decision
+    in_place: bool
+    requester: str = ""
+    detected_at: float
+    signals_sent: Mapping[str, str] = {}
+
+
+class RecoveryResult(Value):
+    """How a recovery ended. Everything is in the value: a failure is no exception."""
+
+    ended: "RecoveryEnd"
+    text: str
+    native: NativeJob | None = None
+    receipt: FenceReceipt | None = None
+    progress: Progress = Progress()
+    spans: tuple[Span, ...] = ()
+    old_ended_at: float | None = None
+
+
+class RecoveryEnd(StrEnum):
+    """How a recovery can end."""
+
+    TRAINING = "training"  # a new step was seen
+    JOB_ENDED = "job_ended"  # the job ended by itself meanwhile
+    DENIED = "denied"  # a person said no, or nobody answered
+    STUCK = "stuck"  # parked and given up; the text says what state it is in
+    NO_STEP = "no_step"  # it runs, and no new step came in time
+    CANCELLED = "cancelled"
+
+
+class HealRequestNote(Value):
+    """To a node's runbook: why, and which job waits for a fence."""
+
+    evidence: tuple[Evidence, ...] = ()
+    verdict: Verdict | None = None
+    fence_for: str | None = None
+    by: str = ""
+
+
+class HealInput(Value):
+    cluster: str
+    node: str
+    request: HealRequestNote = HealRequestNote()
+
+
+class Evacuated(Value):
+    job: str
+    text: str = ""
+
+
+class AskInput(Value):
+    question: Question
+    link: str = ""
+
+
+class WatchInput(Value):
+    cluster: str
+    routed: int = 0
+
+
+class Lease(Value):
+    """A node that is out of service by one of our runbooks."""
+
+    node: str
+    holder: str
+    op: str
+    since: float
+
+
+class Freeze(Value):
+    by: str
+    reason: str
+    at: float
+
+
+class GuardInput(Value):
+    """State of a guard, carried over its restarts."""
+
+    scope: str
+    freeze: Freeze | None = None
+    leases: tuple[Lease, ...] = ()
+
+
+class LeaseWish(Value):
+    node: str
+    holder: str
+    op: str
+
+
+class LeaseAnswer(Value):
+    granted: bool
+    why: str = ""
+
+
+class FreezeOrder(Value):
+    by: str
+    reason: str
+
+
+class View(Value):
+    """What a person sees of any runbook (`runbook describe`)."""
+
+    workflow: str
+    kind: Runbook
+    step: str = ""
+    waits_for: str = ""
+    next: str = ""
+    story: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    ledger: Ledger | None = None
+    question: Question | None = None
+    outcome: Outcome | None = None
+    freeze: Freeze | None = None
+    leases: tuple[Lease, ...] = ()
+    op: str = ""
+    result: str = ""
+
+
+RecoveryResult.model_rebuild()

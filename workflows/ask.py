@@ -1,0 +1,139 @@
+"""`AskHuman`: one question, its notification, its answers and its safe default."""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities import api
+    from fleet.people import Answer, Outcome, Question, refusal
+    from fleet.runbooks import VIEW, AskInput, Runbook, Update, View
+    from workflows.base import Book, StepFailed
+
+REMIND_AT = 0.5
+"""Part of the time to the expiry after which the hook is called once more."""
+
+
+@workflow.defn(name=Runbook.ASK)
+class AskHuman(Book):
+    """Waits for one valid answer; when none comes in time, the safe default is the answer."""
+
+    kind = Runbook.ASK
+
+    @workflow.init
+    def __init__(self, inp: AskInput) -> None:
+        super().__init__()
+        self.question: Question = inp.question
+        self.link = inp.link
+        self.outcome: Outcome | None = None
+        self.checking = asyncio.Lock()
+        self.headline = inp.question.plan.title
+
+    @workflow.run
+    async def run(self, inp: AskInput) -> Outcome:
+        self._describe()
+        self.at("asked", waits="an answer", then=f"{self.question.default} at the expiry")
+        notifying = asyncio.create_task(self._notify())
+        outcome = await self._wait()
+        notifying.cancel()
+        self.tell(f"{outcome.by}: {outcome.choice}")
+        self.at("answered")
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return outcome
+
+    async def _wait(self) -> Outcome:
+        left = self.question.expires_at - self.now()
+        try:
+            await workflow.wait_condition(
+                lambda: self.outcome is not None,
+                timeout=timedelta(seconds=max(left, 0)),
+                timeout_summary=f"expiry, then {self.question.default}",
+            )
+        except TimeoutError:
+            await workflow.wait_condition(lambda: not self.checking.locked())
+        if self.outcome is None:
+            self.outcome = Outcome(
+                question=self.question.id,
+                choice=self.question.default,
+                by="nobody (expired)",
+                signed=False,
+                at=self.now(),
+            )
+        return self.outcome
+
+    async def _notify(self) -> None:
+        """Wakes someone, now and at half time. A hook that fails is visible here; the question stays open."""
+        half = (self.question.expires_at - self.now()) * REMIND_AT
+        for wait in (0.0, half):
+            if wait:
+                await workflow.sleep(wait, summary="remind at half time")
+            try:
+                told = await self.act(
+                    api.NOTIFY,
+                    api.NotifyIn(question=self.question, workflow_id=workflow.info().workflow_id, link=self.link),
+                    summary="wake someone",
+                )
+                self.tell("someone was notified" if told.delivered else "no notification hook is configured")
+            except StepFailed as failed:
+                self.facts["Notification FAILED"] = str(failed)
+                self.tell(f"NOTIFICATION FAILED: {failed}")
+
+    def _describe(self) -> None:
+        question = self.question
+        self.facts |= {
+            "Why": question.why,
+            "Plan": " → ".join(question.plan.steps),
+            "Plan hash": f"`{question.plan.digest}`",
+            "Options": ", ".join(question.options),
+            "Answer with": f"`runbook approve {question.id}` or `runbook deny {question.id}`",
+            "Evidence": "; ".join(question.evidence),
+        }
+
+    @workflow.update(name=Update.ANSWER, description="A person's answer, signed where the fleet lists signers.")
+    async def answer(self, answer: Answer) -> Outcome:
+        """The validator checked hash, expiry, approver and nonce; the signature is verified here before it counts."""
+        async with self.checking:
+            try:
+                verified = await self.act(
+                    api.VERIFY_ANSWER,
+                    api.VerifyIn(question=self.question, answer=answer),
+                    summary=f"verify the answer of {answer.approver}",
+                )
+            except StepFailed as failed:
+                raise ApplicationError(f"the answer could not be verified: {failed}", type="Unverified") from failed
+            again = refusal(self.question, answer, now=self.now(), answered=self.outcome)
+            if again or not verified.ok:
+                self.tell(f"refused the answer of {answer.approver}: {again or verified.why}")
+                raise ApplicationError(again or verified.why, type="Refused")
+            self.outcome = Outcome(
+                question=self.question.id,
+                choice=answer.choice,
+                by=answer.approver,
+                signed=answer.signature is not None,
+                at=self.now(),
+                reason=answer.reason + ("" if answer.signature else " (unsigned, embedded server)"),
+            )
+            return self.outcome
+
+    @answer.validator
+    def check_answer(self, answer: Answer) -> None:
+        """Refuses at once what cannot count; nothing of it enters the history."""
+        why = refusal(self.question, answer, now=workflow.now().timestamp(), answered=self.outcome)
+        if why:
+            raise ApplicationError(why, type="Refused")
+
+    @workflow.query(name=VIEW)
+    def view(self) -> View:
+        """The question as `runbook describe` shows it."""
+        return View(
+            workflow=workflow.info().workflow_id,
+            kind=self.kind,
+            step=self.step,
+            waits_for=self.waits_for,
+            story=self.story,
+            question=self.question,
+            outcome=self.outcome,
+            result=self.outcome.choice if self.outcome else "",
+        )

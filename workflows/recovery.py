@@ -1,0 +1,356 @@
+"""The order of safe steps that brings a job from one attempt to the next, in place or elsewhere in its cluster.
+
+checkpoint -> stop with grace -> fence (a receipt for every old node) -> start -> running -> first new step
+
+Up to the stop everything may be left as it is. Between the stop and the start the job stays held in the queue, which is
+safe and is said. After the start the only way is forward.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities import api
+    from fleet.ledger import Span, Stage
+    from fleet.model import FenceReceipt, NodeReceipt, Progress
+    from fleet.orders import StartOrder, StopQuery
+    from fleet.runbooks import ReceiptNote, RecoveryEnd, RecoveryInput, RecoveryResult, Signal, View
+    from workflows.base import Abandoned, Book, StepFailed
+
+PROVE_PATIENCE = 20.0
+"""Seconds that one asking for receipts lasts before the node's own runbook is asked for a fence."""
+FENCE_WAITS = (15.0, 30.0, 60.0, 120.0, 300.0)
+"""Seconds between two askings while a node's runbook works; the last one repeats."""
+
+
+class Recovery(Book):
+    """Shared by `RestartInPlace` and `FailoverInCluster`: they differ in which nodes the next attempt may use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spans: tuple[Span, ...] = ()
+        self.receipts: dict[str, NodeReceipt] = {}
+        self.progress = Progress()
+        self.stopped_at: float | None = None
+        self.ordered = False
+        self.running_here = False
+
+    def take(self, inp: RecoveryInput) -> None:
+        """Keeps the input and names the page."""
+        self.inp = inp
+        self.native = inp.native
+        self.progress = inp.old.progress
+        self.headline = f"{inp.job}: {'restart in place' if inp.in_place else 'failover in the cluster'}"
+        self.facts |= {
+            "Verdict": f"{inp.verdict.title} ({inp.verdict.rule})",
+            "Decision": inp.decision.why,
+            "Tries left": str(inp.decision.budget_left),
+            "Op": f"`{inp.op}`",
+        }
+
+    # -- signals
+
+    @workflow.signal(name=Signal.RECEIPT)
+    def receipt(self, note: ReceiptNote) -> None:
+        """A node's runbook proved it clean."""
+        if note.cluster == self.inp.cluster and note.receipt.node in self.inp.old.nodes:
+            self.receipts[note.receipt.node] = note.receipt
+
+    # -- the frame
+
+    async def recover(self) -> RecoveryResult:
+        """Runs the named steps; whatever ends them early is turned into a described, safe state."""
+        try:
+            early = (
+                await self.get_permission()
+                or await self.save_checkpoint()
+                or await self.stop()
+                or await self.fence()
+                or await self.start()
+                or await self.see_running()
+            )
+            return early or await self.see_new_step()
+        except Abandoned as given_up:
+            return self.end(RecoveryEnd.STUCK, f"ended by {given_up.choice} at '{given_up.step}': {given_up}")
+        except StepFailed as failed:
+            return self.end(RecoveryEnd.STUCK, str(failed))
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                self.tell(f"cancelled at '{self.step}'; {self.state_now()}")
+            raise
+
+    def end(self, how: RecoveryEnd, text: str) -> RecoveryResult:
+        """The result, with the state that is left described in it."""
+        full = text if how is RecoveryEnd.TRAINING else f"{text}. {self.state_now()}"
+        self.tell(full)
+        self.at(how)
+        return RecoveryResult(
+            ended=how,
+            text=full,
+            native=self.native,
+            receipt=self._receipt() if self.stopped_at is not None else None,
+            progress=self.progress,
+            spans=self.spans,
+            old_ended_at=self.stopped_at,
+        )
+
+    def state_now(self) -> str:
+        """What the job's state is if the runbook ends here, and how to give it back."""
+        if self.running_here:
+            return f"attempt {self.inp.generation} was started; it runs on, held against the scheduler's own requeue"
+        if self.stopped_at is not None:
+            return (
+                f"the job stays held in the queue of {self.inp.cluster} (native id {self.native.native_id}); "
+                f"give it back with `runbook release {self.inp.job}`"
+            )
+        return "the job was not touched"
+
+    def recovery_view(self) -> View:
+        """What both kinds of recovery show."""
+        return View(
+            workflow=workflow.info().workflow_id,
+            kind=self.kind,
+            step=self.step,
+            waits_for=self.waits_for,
+            next=self.next,
+            story=self.story,
+            verdict=self.inp.verdict,
+            op=self.inp.op,
+        )
+
+    def stage(self, stage: Stage, start: float, note: str = "") -> None:
+        """Books the time from `start` to now."""
+        self.spans = (*self.spans, Span(stage=stage, start=start, end=self.now(), note=note))
+
+    # -- the steps
+
+    async def get_permission(self) -> RecoveryResult | None:
+        inp = self.inp
+        self.stage(Stage.DETECT, inp.detected_at)
+        self.at("permission", then="checkpoint")
+        start = self.now()
+        if inp.decision.delay:
+            self.at("delay", waits=f"{inp.decision.delay:.0f} s before try again in place", then="checkpoint")
+            await workflow.sleep(inp.decision.delay, summary="delay of the ladder")
+        allowed = await self.allowed(
+            inp.decision.mode,
+            title=f"{'Restart' if inp.in_place else 'Fail over'} {inp.job}",
+            why=f"{inp.verdict.title}. {inp.decision.why}",
+            steps=self.plan(),
+            evidence=inp.verdict.evidence,
+            requester=inp.requester,
+            cluster=inp.cluster,
+        )
+        self.stage(Stage.PERSON if inp.decision.mode != "auto" else Stage.DECIDE, start)
+        return None if allowed else self.end(RecoveryEnd.DENIED, "not allowed")
+
+    def plan(self) -> tuple[str, ...]:
+        """The steps in words, for a person's approval and for a dry run."""
+        inp = self.inp
+        where = "on the same nodes" if inp.in_place else f"without {', '.join(inp.decision.exclude) or 'exclusions'}"
+        signal = inp.native.tokens.checkpoint_signal
+        return (
+            f"ask for a checkpoint with {signal}" if signal else "no checkpoint signal is declared: skip it",
+            f"stop attempt {inp.old.generation} with grace and keep the job held",
+            f"prove that its ranks are gone from {', '.join(inp.old.nodes) or 'nowhere'}",
+            f"start attempt {inp.generation} {where}, first in line",
+            "wait for a new training step",
+        )
+
+    async def save_checkpoint(self) -> RecoveryResult | None:
+        """Asks only where the job declares a signal, and where the ranks can still answer."""
+        signal = self.native.tokens.checkpoint_signal
+        if not signal or self.native.restarts != self.inp.old.restarts:
+            return None
+        self.at("checkpoint", waits=f"a checkpoint after {signal}", then="stop")
+        start = self.now()
+        try:
+            out = await self.act(
+                api.REQUEST_CHECKPOINT,
+                api.Checkpoint(
+                    cluster=self.inp.cluster,
+                    native_id=self.native.native_id,
+                    restarts=self.inp.old.restarts,
+                    signal=signal,
+                    grace=self.inp.decision.checkpoint_grace,
+                    newer_than=self.progress.saved,
+                ),
+                cluster=self.inp.cluster,
+                summary=f"ask for a checkpoint ({signal})",
+            )
+            self.tell(f"saved step {out.saved}" if out.asked and not out.why else f"no new checkpoint: {out.why}")
+        except StepFailed as failed:
+            self.tell(f"no new checkpoint: {failed}")  # the last periodic one has to do
+        self.stage(Stage.STOP, start, "checkpoint")
+        return None
+
+    async def stop(self) -> RecoveryResult | None:
+        self.at("stop", waits="the attempt to end", then="fence")
+        start = self.now()
+        try:
+            out = await self.must(
+                api.STOP_JOB,
+                api.Stop(
+                    cluster=self.inp.cluster,
+                    native_id=self.native.native_id,
+                    restarts=self.inp.old.restarts,
+                    timeout=600,
+                ),
+                cluster=self.inp.cluster,
+                summary=f"stop attempt {self.inp.old.generation} with grace",
+            )
+        except StepFailed as failed:
+            return self.end(RecoveryEnd.JOB_ENDED, str(failed))
+        self.native, self.ordered, self.stopped_at = out.job, out.ordered, out.ended_at
+        self.stage(Stage.STOP, start)
+        self.tell("stopped, held in the queue")
+        return None
+
+    async def fence(self) -> RecoveryResult | None:
+        """No second attempt without a receipt for every node of the old one."""
+        self.at("fence", waits=f"proof that no rank is left on {', '.join(self.inp.old.nodes)}", then="start")
+        start, asked = self.now(), set[str]()
+        waits = list(FENCE_WAITS)
+        while True:
+            missing = await self._prove()
+            if not missing:
+                break
+            for node, why in missing.items():
+                if node not in asked:
+                    asked.add(node)
+                    self.tell(f"{node} is not proven clean ({why}); asked its runbook for a fence")
+                    await self._ask_for_fence(node, why)
+            self.at("fence", waits="; ".join(f"{n}: {w}" for n, w in missing.items()), then="start")
+            wait = waits.pop(0) if len(waits) > 1 else waits[0]
+            try:
+                await workflow.wait_condition(
+                    lambda: all(n in self.receipts for n in self.inp.old.nodes),
+                    timeout=timedelta(seconds=wait),
+                    timeout_summary="then ask the cluster again",
+                )
+            except TimeoutError:
+                continue
+        self.stage(Stage.FENCE, start)
+        grade = self._receipt().grade()
+        self.tell(f"fenced ({grade or 'the attempt held no node'})")
+        return None
+
+    async def _prove(self) -> dict[str, str]:
+        """Collects receipts; returns the nodes still unproven, and why."""
+        open_nodes = [n for n in self.inp.old.nodes if n not in self.receipts]
+        if not open_nodes:
+            return {}
+        proof = await self.must(
+            api.PROVE_STOPPED,
+            api.Prove(
+                cluster=self.inp.cluster,
+                query=StopQuery(
+                    native_id=self.native.native_id,
+                    restarts=self.inp.old.restarts,
+                    boots={n: self.inp.old.boots.get(n, "") for n in open_nodes},
+                    ordered=self.ordered,
+                    since=self.stopped_at or self.now(),
+                ),
+                patience=PROVE_PATIENCE,
+            ),
+            cluster=self.inp.cluster,
+            summary="prove that the ranks are gone",
+        )
+        self.receipts |= {r.node: r for r in proof.receipts}
+        return {n: w for n, w in proof.unproven.items() if n not in self.receipts}
+
+    async def _ask_for_fence(self, node: str, why: str) -> None:
+        await self.must(
+            api.REQUEST_HEAL,
+            api.HealRequest(
+                cluster=self.inp.cluster,
+                node=node,
+                verdict=self.inp.verdict,
+                job=self.inp.job,
+                fence=True,
+                by=workflow.info().workflow_id,
+            ),
+            summary=f"ask for a fence of {node}: {why}"[:200],
+        )
+
+    def _receipt(self) -> FenceReceipt:
+        return FenceReceipt(
+            cluster=self.inp.cluster,
+            native_id=self.native.native_id,
+            generation=self.inp.old.generation,
+            nodes=tuple(self.receipts[n] for n in self.inp.old.nodes if n in self.receipts),
+        )
+
+    async def start(self) -> RecoveryResult | None:
+        """From here on only forward."""
+        self.at("start", waits="the scheduler to take it", then="running")
+        start = self.now()
+        try:
+            self.native = await self.must(
+                api.START_ATTEMPT,
+                api.Start(
+                    cluster=self.inp.cluster,
+                    order=StartOrder(
+                        native_id=self.native.native_id,
+                        restarts=self.native.restarts,
+                        exclude=() if self.inp.in_place else self.inp.decision.exclude,
+                        require=self.inp.old.nodes if self.inp.in_place else (),
+                    ),
+                    receipt=self._receipt(),
+                    old_nodes=self.inp.old.nodes,
+                ),
+                cluster=self.inp.cluster,
+                summary=f"start attempt {self.inp.generation}",
+            )
+        except StepFailed as failed:
+            return self.end(RecoveryEnd.STUCK, str(failed))
+        self.running_here = True
+        self.stage(Stage.REQUEUE, start)
+        return None
+
+    async def see_running(self) -> RecoveryResult | None:
+        self.at("requeue wait", waits="nodes for the next attempt", then="first new step")
+        start = self.now()
+        try:
+            self.native = await self.must(
+                api.WAIT_RUNNING,
+                api.WaitRunning(
+                    cluster=self.inp.cluster,
+                    native_id=self.native.native_id,
+                    restarts=self.native.restarts,
+                    timeout=self.inp.decision.run_timeout,
+                ),
+                cluster=self.inp.cluster,
+                summary="wait until it runs, then hold it again",
+            )
+        except StepFailed as failed:
+            return self.end(RecoveryEnd.STUCK, str(failed))
+        self.stage(Stage.START, start)
+        self.tell(f"running on {', '.join(self.native.nodes)}")
+        return None
+
+    async def see_new_step(self) -> RecoveryResult:
+        """RUNNING is no progress: done only when a new training step is seen."""
+        self.at("first new step", waits="a training step above the resumed one")
+        start = self.now()
+        seen = await self.must(
+            api.WAIT_STEP,
+            api.WaitStep(
+                cluster=self.inp.cluster,
+                native_id=self.native.native_id,
+                restarts=self.native.restarts,
+                resumed=self.progress.saved,
+                total=self.native.tokens.total_steps,
+                timeout=self.inp.decision.step_timeout,
+            ),
+            cluster=self.inp.cluster,
+            summary="wait for the first new step",
+        )
+        self.stage(Stage.FIRST_STEP, start)
+        self.progress = seen.progress
+        if not seen.ok:
+            return self.end(RecoveryEnd.NO_STEP, seen.why)
+        resumed = "" if seen.progress.resumed_from is None else f", resumed from step {seen.progress.resumed_from}"
+        return self.end(RecoveryEnd.TRAINING, f"training again: step {seen.progress.step}{resumed}")
