@@ -1,6 +1,33 @@
-"""Everything a user may set (`fleet.yaml`), each with unit, default, effect and reason. Strict."""
+"""Everything a user may set (`fleet.yaml`), each with unit, default, effect and reason. Strict.
 
+`fleet.policy_file.parse_policy` reads the file and turns what is wrong into file, line and what is allowed.
+The same in prose: docs/configuration.md.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StringConstraints,
+    model_validator,
+)
+
+from fleet import policy_words as words
+from fleet.errors import NotFoundError
+from fleet.faults.evidence import FaultClass
+from fleet.model import Name
+from fleet.people import Signer
+from fleet.units import duration_text, parse_duration, parse_percent, percent_text, share
 
 
 class StepMode(StrEnum):
@@ -10,3 +37,268 @@ class StepMode(StrEnum):
     PROPOSE = "propose"
     APPROVE = "approve"
     AUTO = "auto"
+
+
+class Step(StrEnum):
+    """The steps that have a mode: every runbook and every destructive act."""
+
+    ISOLATE = "isolate"
+    EVACUATE = "evacuate"
+    FENCE = "fence"
+    REBOOT = "reboot"
+    CHECK = "check"
+    RETURN = "return"
+    RESTART_IN_PLACE = "restart_in_place"
+    FAILOVER_IN_CLUSTER = "failover_in_cluster"
+    ADOPT = "adopt"
+
+
+class Transport(StrEnum):
+    """How a Slurm cluster is read; writes always go through the commands."""
+
+    AUTO = "auto"
+    CLI = "cli"
+    PYSLURM = "pyslurm"
+
+
+class FirstRung(StrEnum):
+    """First repair rung of a node, from the mildest to a person."""
+
+    NONE = "none"
+    RESET = "reset"
+    REBOOT = "reboot"
+    POWER_CYCLE = "power_cycle"
+    PERSON = "person"
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    PlainSerializer(duration_text, return_type=str),
+]
+"""Seconds, written `90s`, `15m`, `2h` or `1d`."""
+Percent = Annotated[float, BeforeValidator(parse_percent), PlainSerializer(percent_text, return_type=str)]
+"""0 to 100, written `"10%"`."""
+Argv = Annotated[tuple[str, ...], AfterValidator(words.argv)]
+"""A program and its arguments; no shell is involved."""
+PowerArgv = Annotated[tuple[str, ...], AfterValidator(words.power_argv)]
+CheckArgv = Annotated[tuple[str, ...], AfterValidator(words.check_argv)]
+AbsolutePath = Annotated[str, AfterValidator(words.absolute_path)]
+Tries = Annotated[int, Field(ge=0, le=10)]
+
+
+class Strict(BaseModel):
+    """A frozen value that refuses unknown keys and never turns one type into another."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, serialize_by_alias=True
+    )
+
+
+class PowerHook(Strict):
+    """The programs that switch a node's power; run where the cluster's worker runs, `{node}` filled in."""
+
+    off: PowerArgv
+    """Argument list; exit 0 means accepted. Off is believed only when `status` prints it."""
+    on: PowerArgv
+    """Argument list; must be harmless when the node is on already, for it is repeated."""
+    status: PowerArgv
+    """Argument list; prints `on` or `off` as its first word. Anything else is unreadable and never taken for off."""
+
+
+class SlurmCluster(Strict):
+    """One Slurm cluster."""
+
+    kind: Literal["slurm"]
+    """`slurm`."""
+    conf: AbsolutePath
+    """Path of its slurm.conf. No default: the file names the controller, and a guess could name another cluster's."""
+    bin_dir: AbsolutePath = "/usr/bin"
+    """Folder of the Slurm programs, of the cluster's own release. Default: Debian's place."""
+    transport: Transport = Transport.AUTO
+    """Where reads go. `auto` takes pyslurm when it imports and equals the controller's release, else the commands:
+    another release reads wrong fields without an error."""
+    power: PowerHook | None = None
+    """Power control. Default none: then a node that does not answer needs a named person's word that it is off."""
+    check: CheckArgv | None = None
+    """Quick check program, run on the isolated node after a repair; `{node}` and `{gpus}` (expected count) are
+    filled in, exit 0 is a pass. Default none: only the scheduler's own count of GPUs is compared."""
+    checkpoint_roots: tuple[AbsolutePath, ...] = ()
+    """Folders under which jobs may name their checkpoint root. Default none: nothing is read or written there."""
+
+
+class SimCluster(Strict):
+    """One cluster of the embedded fleet."""
+
+    kind: Literal["sim"]
+    """`sim`."""
+    path: Annotated[str, AfterValidator(words.file_path)]
+    """SQLite file of the embedded fleet; relative to the folder of `fleet.yaml`. No default: two fleets may exist."""
+    checkpoint_roots: tuple[AbsolutePath, ...] = ()
+    """As for Slurm."""
+
+
+Cluster = Annotated[SlurmCluster | SimCluster, Field(discriminator="kind")]
+
+
+class Limits(Strict):
+    """Blast radius, budgets and times."""
+
+    nodes_out: int = Field(default=1, ge=0, le=10_000)
+    """Nodes of one cluster out at a time. Default 1: the first months are for trust. 0 = never take one out.
+    The smaller of this and `nodes_out_percent` holds."""
+    nodes_out_percent: Percent = 10.0
+    """Share of one cluster's nodes out at a time, rounded down but at least 1 unless it is 0%. Default 10%: an
+    absolute limit that is right for 500 nodes is a third of a small cluster."""
+    in_place_tries: Tries = 2
+    """Restarts on the same nodes for one cause. Default 2: a passing fault passes once or twice; one bad node has
+    been seen to eat all retries of a job in under a minute (toil #5452)."""
+    in_place_delays: tuple[Duration, ...] = Field(default=(30.0, 120.0), max_length=10)
+    """Wait before each restart in place, the last one repeats. Default 30s, 2m: what passes needs time to pass."""
+    in_cluster_tries: Tries = 2
+    """Failovers inside the cluster for one cause. Default 2; Slurm's own 5 let one 1,024-GPU job requeue 35 times and
+    preempt 548 others."""
+    across_tries: Tries = 1
+    """Moves to another cluster for one cause. Default 1: each copies a checkpoint. Not used by this release."""
+    early_failure: Duration = 600.0
+    """A failure this soon after the start counts double. Default 10m: 73% of failing tasks die in their first ten
+    minutes (Aegis), so an early death speaks for the job and against another try."""
+    budget_resets_per_day: int = Field(default=4, ge=0, le=1000)
+    """How often in one UTC day a newer complete checkpoint gives a job its tries back. Default 4: a job that saves
+    every few minutes and dies as often must reach a person."""
+    checkpoint_grace: Duration = 120.0
+    """How long a stop waits for the checkpoint it asked for. Default 120s: the save of a large model, once."""
+    step_timeout: Duration = 1800.0
+    """From running to the first new training step. Default 30m: the mean load over NFS was 33 min on one fleet and
+    seconds on others; longer fleets set it."""
+    run_timeout: Duration = 86400.0
+    """From queued to running. Default 24h: then a person is told that the job does not get its nodes."""
+    drain_deadline: Duration = 7200.0
+    """How long a sick node waits for other people's jobs. Default 2h: then a person decides about them."""
+    question_expiry: Duration = 14400.0
+    """How long a question stays open before its safe default is taken. Default 4h: half a shift."""
+    settle: Duration = 15.0
+    """How long a node's daemon must answer steadily before it counts as proof, after the scheduler itself ended the
+    attempt. Default 15s: a thawed slurmd killed its stale ranks 2.3 s after coming back (measured), times six."""
+    stall_after: Duration = 1800.0
+    """No new training step for this long is a stall. Default 30m: a collective alone may wait that long (Unicron)."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.nodes_out_percent == 0 and self.nodes_out > 0:
+            raise ValueError('nodes_out_percent "0%" lets no node out; to mean that, set nodes_out: 0 too')
+        return self
+
+
+class Approver(Strict):
+    """Someone whose signed answers count."""
+
+    name: Annotated[str, AfterValidator(words.person)]
+    """As it is signed and shown; letters, digits and `._@-`."""
+    key: Annotated[str, AfterValidator(words.public_key)]
+    """OpenSSH public key line (`ssh-ed25519 AAAA...`). Public: it may stand in the file."""
+
+
+class Notify(Strict):
+    """How a person is woken by a question; one of `command` and `url`."""
+
+    command: Argv | None = None
+    """Program that gets the question as JSON on standard input; exit 0 means delivered."""
+    url: Annotated[str, AfterValidator(words.https_url)] | None = None
+    """Gets the question as a POST of JSON, signed with HMAC-SHA256. `https`; plain `http` only to this machine."""
+    secret_env: Annotated[str, AfterValidator(words.environment_name)] | None = None
+    """Name of the environment variable that holds the signing secret: the secret itself never stands in the file."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("give one of command and url")
+        if self.url is not None and self.secret_env is None:
+            raise ValueError("a url needs secret_env, the environment variable with the signing secret")
+        if self.command is not None and self.secret_env is not None:
+            raise ValueError("secret_env belongs to url; a command gets its secrets from its own environment")
+        return self
+
+
+class Override(Strict):
+    """One catalogue row, changed for this fleet."""
+
+    xid: int = Field(ge=1, le=9999)
+    """XID number of the row."""
+    fault: FaultClass | None = Field(default=None, alias="class")
+    """hardware, transient, user, unknown or informational; absent = as in the catalogue."""
+    first_rung: FirstRung | None = None
+    """First repair rung: none, reset, reboot, power_cycle or person; absent = as in the catalogue."""
+    why: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
+    """Reason, shown with every verdict that uses the row. No default: whoever is woken wants it."""
+
+    @model_validator(mode="after")
+    def _changes_something(self) -> Self:
+        if self.fault is None and self.first_rung is None:
+            raise ValueError("give class or first_rung, else it changes nothing")
+        return self
+
+
+class Policy(Strict):
+    """The whole of `fleet.yaml`."""
+
+    version: Literal[1]
+    """Version of the file's shape, 1. No default, so that an older release refuses a newer file."""
+    clusters: Mapping[Name, Cluster] = Field(min_length=1)
+    """Clusters by name. The name is part of ids and queues; it should be the scheduler's own ClusterName."""
+    limits: Limits = Limits()
+    """Blast radius, budgets and times."""
+    modes: Mapping[Step, StepMode] = {}
+    """What automation may do at each step. Default propose for each: nothing happens until a person says so."""
+    approvers: tuple[Approver, ...] = ()
+    """Whose answers count. Default nobody: then only the embedded server takes an (unsigned) answer, and says so."""
+    notify: Notify | None = None
+    """How questions reach people. Default none: they wait in the Temporal UI and in `runbook list`."""
+    store: Annotated[str, AfterValidator(words.store_url)] | None = None
+    """History store, `sqlite:///FILE`; a relative file (three slashes) lies in the folder of `fleet.yaml`. Default:
+    a file in the state folder of whoever runs the worker."""
+    overrides: tuple[Override, ...] = ()
+    """Catalogue rows changed for this fleet. Default none."""
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> Self:
+        _once("approver", (a.name for a in self.approvers))
+        _once("public key of approver", (a.name for a in self.approvers), (a.key.split()[1] for a in self.approvers))
+        _once("override for xid", (str(o.xid) for o in self.overrides))
+        return self
+
+    def mode(self, step: str) -> StepMode:
+        """What automation may do at `step`; propose where the file says nothing, or does not know the step."""
+        return {str(known): mode for known, mode in self.modes.items()}.get(str(step), StepMode.PROPOSE)
+
+    def nodes_out(self, total_nodes: int) -> int:
+        """Nodes of a cluster of `total_nodes` that may be out at a time: the smaller of both limits."""
+        return min(self.limits.nodes_out, share(total_nodes, self.limits.nodes_out_percent))
+
+    def cluster(self, name: str) -> SlurmCluster | SimCluster:
+        """Raises NotFoundError that lists the known clusters."""
+        if name not in self.clusters:
+            known = ", ".join(sorted(self.clusters))
+            raise NotFoundError(f"no cluster {name!r} in the policy; known: {known}. Add it or correct the name")
+        return self.clusters[name]
+
+    @property
+    def signers(self) -> tuple[Signer, ...]:
+        """The approvers as questions carry them."""
+        return tuple(Signer(name=a.name, key=a.key) for a in self.approvers)
+
+    @property
+    def digest(self) -> str:
+        """First 16 hexadecimal digits of the SHA-256 of the canonical JSON; equal for files that mean the same."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _once(what: str, names: Iterable[str], values: Iterable[str] | None = None) -> None:
+    """Raises ValueError when a value (by default the name itself) occurs twice; one person must not count as two."""
+    shown = list(names)
+    keys = list(values) if values is not None else shown
+    twice = [key for key, count in Counter(keys).items() if count > 1]
+    if twice:
+        who = " and ".join(dict.fromkeys(name for name, key in zip(shown, keys, strict=True) if key == twice[0]))
+        raise ValueError(f"{what} {who} is given twice; keep one")

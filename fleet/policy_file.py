@@ -1,0 +1,179 @@
+"""Reads `fleet.yaml`. Everything that is wrong is told at once: file, line, the wrong word and what is allowed.
+
+The file is read as YAML 1.2 reads it: only `true` and `false` are truth values, so the keys `on` and `off` of a power
+hook stay words, and `0010` or `1:30` are no surprise numbers (docs/decisions/0001-yaml-in-fleet.md).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import yaml
+from pydantic import ValidationError
+
+from fleet import policy
+from fleet.errors import InvalidInputError
+from fleet.policy_errors import Path, Problem, dotted, explain
+
+MAX_CHARACTERS = 262_144
+"""A policy of 200 clusters has about 60,000; more is a wrong file."""
+MAX_DEPTH = 16
+"""The shape needs 5."""
+MAX_NODES = 20_000
+"""Values after aliases are followed: an alias bomb of nine short lines would give a billion."""
+
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """PyYAML's safe loader with the plain words of YAML 1.2's core schema."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own shape
+
+
+for _name, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", "~nN"),
+    ("int", r"[-+]?[0-9]{1,18}", "-+0123456789"),
+    ("float", r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", "-+0123456789."),
+):
+    _CoreLoader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"(?:{_pattern})\Z", re.ASCII), [*_first, ""])
+
+
+class _Read(NamedTuple):
+    """What the file holds, the line of each value and key, and what was wrong so far."""
+
+    data: object
+    lines: Mapping[Path, int]
+    problems: list[Problem]
+    broken: frozenset[Path]
+    """Where a value is missing because of one of `problems`."""
+
+
+def parse_policy(text: str, file: str) -> policy.Policy:
+    """The policy in `text`; `file` is its name for messages.
+
+    Raises InvalidInputError with one line for each thing that is wrong, in the order of the file.
+    """
+    read = _read(text, file)
+    problems = list(read.problems)
+    found: policy.Policy | None = None
+    if isinstance(read.data, dict):
+        try:
+            found = policy.Policy.model_validate_json(json.dumps(read.data))
+        except ValidationError as error:
+            problems += explain(error, read.data, read.lines, read.broken)
+    elif not problems:
+        problems.append(Problem(1, "the file must hold keys and values (version: 1, clusters: ...)"))
+    if problems or found is None:
+        ordered = sorted(dict.fromkeys(problems))
+        raise InvalidInputError("\n".join(f"{file}:{p.line}: {p.text}" for p in ordered))
+    return found
+
+
+def _read(text: str, file: str) -> _Read:
+    """Text to plain data. Raises InvalidInputError where there is nothing to go on with."""
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidInputError(f"{file}:1: longer than {MAX_CHARACTERS} characters; this is no policy file")
+    try:
+        _bound(text, file)
+        loader = _CoreLoader(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(str(part) for part in (error.context, error.problem) if part)
+        raise InvalidInputError(f"{file}:{mark.line + 1 if mark else 1}: not readable as YAML: {what}") from None
+    except yaml.YAMLError as error:
+        what = " ".join(str(error).split())
+        raise InvalidInputError(f"{file}:1: not readable as YAML: {what}") from None
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value.strip()):
+        raise InvalidInputError(f"{file}:1: the file is empty; it needs at least version and clusters")
+    builder = _Builder()
+    data = builder.build(root, (), ())
+    return _Read(data, builder.lines, builder.problems, frozenset(builder.broken))
+
+
+def _bound(text: str, file: str) -> None:
+    """Refuses deep nesting before anything recursive sees it."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_CoreLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise InvalidInputError(f"{file}:{line}: nested deeper than {MAX_DEPTH} levels")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+class _Builder:
+    """Turns YAML nodes into plain data, remembers lines, and collects what the shape cannot say."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Path, int] = {}
+        self.problems: list[Problem] = []
+        self.broken: set[Path] = set()
+        self._nodes = 0
+
+    def build(self, node: yaml.Node, path: Path, above: tuple[yaml.Node, ...]) -> object:
+        line = node.start_mark.line + 1
+        self.lines.setdefault(path, line)
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            return self._broken(path, 1, f"more than {MAX_NODES} values once aliases are followed")
+        if any(node is other for other in above) or len(above) > MAX_DEPTH:
+            return self._broken(path, line, "an alias (*name) leads deeper and deeper; write the values out")
+        if node.tag not in _PLAIN:
+            return self._broken(path, line, f"the tag {node.tag} is not allowed; write a plain value")
+        if isinstance(node, yaml.MappingNode):
+            return dict(self._pairs(node, path, (*above, node)))
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, i), (*above, node)) for i, item in enumerate(node.value)]
+        return self._scalar(node, path, line)
+
+    def _pairs(
+        self, node: yaml.MappingNode, path: Path, above: tuple[yaml.Node, ...]
+    ) -> Iterator[tuple[str, object]]:
+        seen: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            where = f" under {dotted(path)}" if path else ""
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.append(Problem(line, f"a key{where} is a list or a mapping; write a word"))
+            elif key.value == "<<":
+                self.problems.append(Problem(line, f"merge keys (<<) are not read{where}; write the values out"))
+            elif key.value in seen:
+                first = seen[key.value]
+                self.problems.append(
+                    Problem(line, f"key '{_shown(key.value)}' is given twice{where}; the first is on line {first}")
+                )
+            else:
+                seen[key.value] = line
+                self.lines[(*path, key.value)] = line
+                yield key.value, self.build(value, (*path, key.value), above)
+
+    def _scalar(self, node: yaml.Node, path: Path, line: int) -> object:
+        text = str(node.value)
+        if any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text):
+            return self._broken(path, line, "a text holds control characters; take them out")
+        kind = node.tag.removeprefix(_TAG)
+        try:
+            if kind == "int":
+                return int(text)
+            if kind == "float":
+                number = float(text)
+                return text if number in {float("inf"), float("-inf")} else number
+        except ValueError:  # an explicit tag such as !!int on a word
+            return text
+        if kind == "bool":
+            return text.lower() == "true"
+        return None if kind == "null" else text
+
+
+def _shown(key: str) -> str:
+    return key if len(key) <= 40 else key[:37] + "..."
