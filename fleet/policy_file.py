@@ -136,6 +136,10 @@ class _Builder:
             return [self.build(item, (*path, i), (*above, node)) for i, item in enumerate(node.value)]
         return self._scalar(node, path, line)
 
+    def _broken(self, path: Path, line: int, text: str) -> None:
+        self.problems.append(Problem(line, text))
+        self.broken.add(path)
+
     def _pairs(
         self, node: yaml.MappingNode, path: Path, above: tuple[yaml.Node, ...]
     ) -> Iterator[tuple[str, object]]:
