@@ -46,8 +46,13 @@ def dotted(path: Path) -> str:
     """`approvers[0].key`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        text += f"[{part}]" if isinstance(part, int) else f".{short(part)}" if text else short(part)
     return text
+
+
+def short(text: str) -> str:
+    """At most 40 characters of a text from the file."""
+    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def explain(
@@ -66,7 +71,9 @@ def _explain(found: ErrorDetails, data: object, lines: Mapping[Path, int]) -> Pr
     under = f" under {dotted(parent)}" if parent else ""
     if kind == "extra_forbidden":
         allowed = allowed_keys(parent, data)
-        return Problem(line, f"unknown key '{path[-1]}'{under}; allowed: {_choices(str(path[-1]), allowed)}")
+        return Problem(
+            line, f"unknown key '{short(str(path[-1]))}'{under}; allowed: {_choices(str(path[-1]), allowed)}"
+        )
     if kind == "missing":
         return Problem(_line(parent, lines), f"key '{path[-1]}' is missing{under}")
     if found["loc"][-1] == "[key]":
@@ -124,9 +131,9 @@ def _model_at(path: Path, data: object) -> type[BaseModel]:
 
 def _bad_key(found: ErrorDetails, path: Path, under: str) -> str:
     if path[0] == "modes":
-        return f"unknown step '{path[-1]}'{under}; allowed: {_choices(str(path[-1]), list(policy.Step))}"
+        return f"unknown step '{short(str(path[-1]))}'{under}; allowed: {_choices(str(path[-1]), list(policy.Step))}"
     return (
-        f"the name '{path[-1]}'{under} is not legal; it starts with a letter or a digit and goes on with those "
+        f"the name '{short(str(path[-1]))}'{under} is not legal; it starts with a letter or a digit and goes on with those "
         "and . _ : - only, at most 200"
     )
 
@@ -174,5 +181,4 @@ def _shown(value: object) -> str:
         return "keys and values"
     if isinstance(value, list):
         return "a list"
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    return short(repr(value))

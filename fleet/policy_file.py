@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from fleet import policy
 from fleet.errors import InvalidInputError
-from fleet.policy_errors import Path, Problem, dotted, explain
+from fleet.policy_errors import Path, Problem, dotted, explain, short
 
 MAX_CHARACTERS = 262_144
 """A policy of 200 clusters has about 60,000; more is a wrong file."""
@@ -25,6 +25,10 @@ MAX_NODES = 20_000
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")}
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Everything but line breaks and tabs that could move a terminal, and halves of characters."""
 
 
 class _CoreLoader(yaml.SafeLoader):
@@ -93,7 +97,7 @@ def _read(text: str, file: str) -> _Read:
         raise InvalidInputError(f"{file}:1: not readable as YAML: {what}") from None
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value.strip()):
         raise InvalidInputError(f"{file}:1: the file is empty; it needs at least version and clusters")
-    builder = _Builder()
+    builder = _Builder(file)
     data = builder.build(root, (), ())
     return _Read(data, builder.lines, builder.problems, frozenset(builder.broken))
 
@@ -114,7 +118,8 @@ def _bound(text: str, file: str) -> None:
 class _Builder:
     """Turns YAML nodes into plain data, remembers lines, and collects what the shape cannot say."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: str) -> None:
+        self.file = file
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
@@ -125,20 +130,26 @@ class _Builder:
         self.lines.setdefault(path, line)
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            return self._broken(path, 1, f"more than {MAX_NODES} values once aliases are followed")
-        if any(node is other for other in above) or len(above) > MAX_DEPTH:
-            return self._broken(path, line, "an alias (*name) leads deeper and deeper; write the values out")
-        if node.tag not in _PLAIN:
-            return self._broken(path, line, f"the tag {node.tag} is not allowed; write a plain value")
+            raise InvalidInputError(f"{self.file}:{line}: more than {MAX_NODES} values once aliases are followed")
+        wrong = self._wrong(node, above)
+        if wrong:
+            self.problems.append(Problem(line, wrong))
+            self.broken.add(path)
+            return None
         if isinstance(node, yaml.MappingNode):
             return dict(self._pairs(node, path, (*above, node)))
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, i), (*above, node)) for i, item in enumerate(node.value)]
-        return self._scalar(node, path, line)
+        return self._scalar(node)
 
-    def _broken(self, path: Path, line: int, text: str) -> None:
-        self.problems.append(Problem(line, text))
-        self.broken.add(path)
+    def _wrong(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> str | None:
+        if any(node is other for other in above) or len(above) > MAX_DEPTH:
+            return "an alias (*name) leads deeper and deeper; write the values out"
+        if node.tag not in _PLAIN:
+            return f"the tag {node.tag} is not allowed; write a plain value"
+        if isinstance(node, yaml.ScalarNode) and _CONTROL.search(node.value):
+            return "a text holds control characters; take them out"
+        return None
 
     def _pairs(
         self, node: yaml.MappingNode, path: Path, above: tuple[yaml.Node, ...]
@@ -149,22 +160,23 @@ class _Builder:
             where = f" under {dotted(path)}" if path else ""
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.append(Problem(line, f"a key{where} is a list or a mapping; write a word"))
+            elif _CONTROL.search(key.value) or "\n" in key.value:
+                self.problems.append(Problem(line, f"a key{where} holds control characters; take them out"))
             elif key.value == "<<":
                 self.problems.append(Problem(line, f"merge keys (<<) are not read{where}; write the values out"))
             elif key.value in seen:
                 first = seen[key.value]
                 self.problems.append(
-                    Problem(line, f"key '{_shown(key.value)}' is given twice{where}; the first is on line {first}")
+                    Problem(line, f"key '{short(key.value)}' is given twice{where}; the first is on line {first}")
                 )
             else:
                 seen[key.value] = line
                 self.lines[(*path, key.value)] = line
                 yield key.value, self.build(value, (*path, key.value), above)
 
-    def _scalar(self, node: yaml.Node, path: Path, line: int) -> object:
+    @staticmethod
+    def _scalar(node: yaml.Node) -> object:
         text = str(node.value)
-        if any((ord(c) < 32 and c not in "\n\t") or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text):
-            return self._broken(path, line, "a text holds control characters; take them out")
         kind = node.tag.removeprefix(_TAG)
         try:
             if kind == "int":
@@ -174,10 +186,6 @@ class _Builder:
                 return text if number in {float("inf"), float("-inf")} else number
         except ValueError:  # an explicit tag such as !!int on a word
             return text
-        if kind == "bool":
+        if kind == "bool" and text.lower() in {"true", "false"}:
             return text.lower() == "true"
         return None if kind == "null" else text
-
-
-def _shown(key: str) -> str:
-    return key if len(key) <= 40 else key[:37] + "..."
