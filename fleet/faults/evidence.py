@@ -23,6 +23,7 @@ class Kind(StrEnum):
     """What kind of thing was seen."""
 
     XID = "xid"
+    SXID = "sxid"  # a switch's own error line
     GPU_LOST = "gpu_lost"
     NODE_DOWN = "node_down"
     NODE_DRAINED = "node_drained"  # a health check or a person drained it; theirs to undo
@@ -54,6 +55,15 @@ class Evidence(Value):
     happened_at: float | None = None
     detail: str = Field(default="", max_length=2000)
     raw_hash: str = ""
+    pci: str | None = None
+    """PCI address of the GPU (`0000:ab:00`), beside the uuid in `gpu` where both are known."""
+    stamp: float | None = None
+    """Position by the source's own clock: kernel seconds, seconds of a stamp without a zone, or a line number.
+    Two of them compare only within one source, node and boot."""
+    rank: int | None = None
+    """Rank that said it, where the line names one."""
+    count: int = 1
+    """Lines that said the same within one burst."""
 
     @property
     def key(self) -> str:

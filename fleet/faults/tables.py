@@ -1,0 +1,259 @@
+"""The fault catalogue: what NVIDIA, Slurm, NCCL and others say about each code, as rows that cite their source.
+
+The data lies in `catalogue/*.csv`. A fleet changes a row in `fleet.yaml` (`overrides`), never in code. Every verdict
+carries `Tables.version`, so that an old one can be understood after the table changed.
+"""
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Literal, Protocol, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError, field_validator
+
+from fleet.errors import InvalidInputError
+from fleet.faults.evidence import FaultClass
+from fleet.faults.patterns import safe_pattern
+from fleet.model import Value
+
+Rung = Literal["none", "reset", "reboot", "power_cycle", "person"]
+RUNGS: tuple[Rung, ...] = ("none", "reset", "reboot", "power_cycle", "person")
+"""First repair rungs, from the mildest to the widest."""
+
+
+class Row(Value):
+    """One row. Unknown columns are an error; the source is always named."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    fault: FaultClass = Field(alias="class")
+    title: str = Field(min_length=1)
+    """What it is, as the middle of a sentence."""
+    source: str = Field(min_length=1)
+
+
+class XidRow(Row):
+    """One XID of the driver."""
+
+    xid: int = Field(ge=1, le=9999)
+    name: str = Field(min_length=1)
+    first_rung: Rung
+    gpu_reset_ok: bool
+    """A GPU reset can reach the device."""
+    scope: Literal["gpu", "node", "fabric", "job", "none"]
+    action: str
+    """NVIDIA's own bucket for the code."""
+    notes: str = ""
+    overridden: str = ""
+    """Why this fleet changed the row; empty for the catalogue's own."""
+
+
+class SxidRow(Row):
+    """One error code of the NVSwitch."""
+
+    sxid: int
+    first_rung: Rung
+
+
+class RecoveryRow(Row):
+    """One value of the driver's recovery action (XID 154)."""
+
+    value: int
+    name: str
+    first_rung: Rung
+
+
+class ExitRow(Row):
+    """One exit code and, where it stands for one, its signal (`-` for none)."""
+
+    code: int
+    signal: str
+    secondary: bool
+    """Never a root: something else ended the process."""
+
+
+class TextRow(Row):
+    """One pattern of a job's log. The first row that matches a line decides."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    where: Literal["line", "exception"]
+    """`line`: any line. `exception`: only the last line of a Python traceback."""
+    pattern: str
+    secondary: bool
+    first_rung: Rung
+
+    @field_validator("pattern")
+    @classmethod
+    def _cannot_run_away(cls, text: str) -> str:
+        try:
+            safe_pattern(text)
+        except InvalidInputError as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    @property
+    def compiled(self) -> re.Pattern[str]:
+        return safe_pattern(self.pattern)
+
+
+class ReasonRow(Row):
+    """One end state or reason of the scheduler, of a job or of a node."""
+
+    applies: Literal["job", "node"]
+    reason: str
+    secondary: bool
+    first_rung: Rung
+
+
+class OverrideLike(Protocol):
+    """A changed row, as `fleet.policy.Override` has it; None keeps the catalogue's value."""
+
+    @property
+    def xid(self) -> int: ...
+    @property
+    def fault(self) -> FaultClass | None: ...
+    @property
+    def first_rung(self) -> str | None: ...
+    @property
+    def why(self) -> str: ...
+
+
+R = TypeVar("R", bound=Row)
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The whole catalogue. Two with the same `version` give the same verdicts."""
+
+    xid: Mapping[int, XidRow]
+    sxid: Mapping[int, SxidRow]
+    recovery: Mapping[int, RecoveryRow]
+    exits: Mapping[int, ExitRow]
+    texts: Mapping[str, TextRow]
+    reasons: Mapping[tuple[str, str], ReasonRow]
+    version: str
+
+    def with_overrides(self, overrides: Iterable[OverrideLike]) -> "Tables":
+        """The catalogue with a fleet's own rows, under another version.
+
+        Raises InvalidInputError for a rung that does not exist, an empty reason or one code twice.
+        """
+        changed: dict[int, XidRow] = {}
+        for override in overrides:
+            if override.xid in changed:
+                raise InvalidInputError(f"override for xid {override.xid} stands twice; keep one")
+            changed[override.xid] = _overridden(self.xid.get(override.xid), override)
+        if not changed:
+            return self
+        text = "\n".join(row.model_dump_json() for _, row in sorted(changed.items()))
+        return replace(self, xid={**self.xid, **changed}, version=_digest(self.version, text))
+
+    def exit(self, code: str) -> ExitRow | None:
+        """Row of `137`, `-9`, `SIGKILL` or `signal 9`; None for one that is not in the table."""
+        text = code.strip().upper().removeprefix("EXIT").strip(" :")
+        for row in self.exits.values():
+            if row.signal not in {"", "-"} and text == row.signal:
+                return row
+        number = re.fullmatch(r"(SIGNAL |-)?\s*(\d{1,5})", text)
+        if number is None:
+            return None
+        return self.exits.get(int(number.group(2)) + (128 if number.group(1) else 0))
+
+    def reason(self, applies: str, text: str) -> ReasonRow | None:
+        """Row of a scheduler's reason. A job's matches as a whole, a node's by how a part of it begins."""
+        if applies == "job":
+            return self.reasons.get(("job", plain(text)))
+        parts = [plain(part) for part in re.split(r"[;,]| : ", text[:2000])]
+        rows = (row for (kind, _), row in self.reasons.items() if kind == "node")
+        return next((row for row in rows if any(p.startswith(plain(row.reason)) for p in parts)), None)
+
+
+def plain(text: str) -> str:
+    """A reason without case, blanks and marks: Slurm's tools spell one reason in several ways."""
+    return re.sub(r"[^a-z0-9]", "", text.lower())
+
+
+def worst_rung(*rungs: Rung) -> Rung:
+    """The widest of them."""
+    return max(rungs, key=RUNGS.index, default="none")
+
+
+@cache
+def load_tables() -> Tables:
+    """The catalogue that comes with this release. Raises InvalidInputError with file, line and reason."""
+    texts = {name: _read(name) for name in _FILES}
+    return build_tables(texts)
+
+
+def build_tables(texts: Mapping[str, str]) -> Tables:
+    """The catalogue from the text of its files. Raises InvalidInputError with file, line and reason."""
+    return Tables(
+        xid=_rows("xid.csv", texts, XidRow, lambda row: row.xid),
+        sxid=_rows("sxid.csv", texts, SxidRow, lambda row: row.sxid),
+        recovery=_rows("recovery_actions.csv", texts, RecoveryRow, lambda row: row.value),
+        exits=_rows("exit_codes.csv", texts, ExitRow, lambda row: row.code),
+        texts=_rows("log_text.csv", texts, TextRow, lambda row: row.id),
+        reasons=_rows("scheduler_reasons.csv", texts, ReasonRow, lambda row: (row.applies, plain(row.reason))),
+        version=_digest(*(texts[name] for name in _FILES)),
+    )
+
+
+_FILES = ("xid.csv", "sxid.csv", "recovery_actions.csv", "exit_codes.csv", "log_text.csv", "scheduler_reasons.csv")
+
+
+def _read(name: str) -> str:
+    return resources.files("fleet.faults").joinpath("catalogue", name).read_text(encoding="utf-8")
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\x1f".join(texts).encode()).hexdigest()[:12]
+
+
+def _rows(name: str, texts: Mapping[str, str], model: type[R], key: Callable[[R], K]) -> Mapping[K, R]:
+    rows: dict[K, R] = {}
+    reader = csv.DictReader(io.StringIO(texts[name]))
+    for raw in reader:
+        where = f"{name}, line {reader.line_num}"
+        try:
+            row = model.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InvalidInputError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        if key(row) in rows:
+            raise InvalidInputError(f"{where}: {key(row)} stands twice; keep one row")
+        rows[key(row)] = row
+    if not rows:
+        raise InvalidInputError(f"{name}: no rows; the catalogue is incomplete, install the release again")
+    return rows
+
+
+def _overridden(row: XidRow | None, override: OverrideLike) -> XidRow:
+    if override.first_rung is not None and override.first_rung not in RUNGS:
+        raise InvalidInputError(f"override for xid {override.xid}: first_rung is one of {', '.join(RUNGS)}")
+    if not override.why.strip():
+        raise InvalidInputError(f"override for xid {override.xid}: say why")
+    base = row or XidRow(
+        xid=override.xid,
+        name="UNLISTED",
+        fault=FaultClass.UNKNOWN,
+        first_rung="person",
+        gpu_reset_ok=False,
+        scope="gpu",
+        action="none",
+        title="a code that is not in the catalogue",
+        source="this fleet",
+    )
+    return XidRow.model_validate(
+        base.model_dump()
+        | {
+            "fault": override.fault or base.fault,
+            "first_rung": override.first_rung or base.first_rung,
+            "overridden": override.why.strip(),
+        }
+    )
