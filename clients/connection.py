@@ -5,8 +5,8 @@ else from a profile of Temporal's own configuration file, else from the embedded
 """
 
 import asyncio
-import contextlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -23,6 +23,8 @@ from fleet.errors import InvalidInputError, TemporaryError
 
 CONNECT_LIMIT = 5.0
 """Seconds until a connection counts as failed."""
+_ADDRESS = re.compile(r"^[^\s/@]+:\d{1,5}$")
+_CAUSE = re.compile(r'(?:message|error): "([^"]+)"|error: InvalidMessage\((\w+)\)|error: (\w+)')
 LOCAL_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
 
 
@@ -69,10 +71,13 @@ def find_target(
                 "or unset them to use the embedded server"
             )
         return _embedded_target(name, state_dir)
+    source = _source(address, profile)
+    if not _ADDRESS.match(wanted):
+        raise InvalidInputError(f"{wanted!r} (from {source}) is no address: give HOST:PORT, without http://")
     target = Target(
         address=wanted,
         namespace=name,
-        source=_source(address, profile),
+        source=source,
         tls=security,
         api_key=key,
         metadata=settings.get("rpc_metadata") or {},
@@ -94,11 +99,11 @@ async def connect(
     identity: str | None = None,
     interceptors: Sequence[Interceptor] = (),
     runtime: Runtime | None = None,
-    timeout: float = CONNECT_LIMIT,
+    limit: float = CONNECT_LIMIT,
 ) -> Client:
     """A connected client with the pydantic data converter; see `find_target` for where to.
 
-    Raises TemporaryError, naming the address tried and what starts a server, when nobody answers in `timeout`
+    Raises TemporaryError, naming the address tried and what starts a server, when nobody answers in `limit`
     seconds; InvalidInputError for settings that cannot work.
     """
     target = find_target(
@@ -110,7 +115,7 @@ async def connect(
         config_file=config_file,
         state_dir=state_dir,
     )
-    return await connect_to(target, identity=identity, interceptors=interceptors, runtime=runtime, timeout=timeout)
+    return await connect_to(target, identity=identity, interceptors=interceptors, runtime=runtime, limit=limit)
 
 
 async def connect_to(
@@ -119,11 +124,11 @@ async def connect_to(
     identity: str | None = None,
     interceptors: Sequence[Interceptor] = (),
     runtime: Runtime | None = None,
-    timeout: float = CONNECT_LIMIT,  # noqa: ASYNC109 - it goes to the SDK too, and becomes our error type
+    limit: float = CONNECT_LIMIT,
 ) -> Client:
     """The same for a target that is already decided."""
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(limit):
             return await Client.connect(
                 target.address,
                 namespace=target.namespace,
@@ -131,15 +136,13 @@ async def connect_to(
                 tls=target.tls,
                 rpc_metadata=target.metadata,
                 data_converter=pydantic_data_converter,
-                connect_timeout=timedelta(seconds=timeout),
+                connect_timeout=timedelta(seconds=limit),
                 identity=identity,
                 interceptors=interceptors,
                 runtime=runtime,
             )
     except (RuntimeError, RPCError, TimeoutError) as error:  # the SDK's core raises plain RuntimeError
-        raise TemporaryError(_no_answer(target, error, timeout)) from error
-    except ValueError as error:  # not an address at all
-        raise InvalidInputError(f"{target.address} (from {target.source}) is no HOST:PORT: {error}") from error
+        raise TemporaryError(_no_answer(target, error, limit)) from error
 
 
 def is_embedded(where: str | Client, state_dir: str | Path | None = None) -> bool:
@@ -175,6 +178,8 @@ def _embedded_target(namespace: str, state_dir: str | Path | None) -> Target:
 
 def _profile(profile: str | None, config_file: str | Path | None) -> ClientConfigProfile:
     source = Path(config_file) if config_file else None
+    if source is not None and not source.is_file():  # the SDK would take a missing file for an empty one
+        raise InvalidInputError(f"Temporal's configuration file {source} does not exist")
     try:
         return ClientConfigProfile.load(profile, config_source=source)
     except (RuntimeError, ValueError, OSError) as error:  # the bridge raises RuntimeError with the file's complaint
@@ -189,14 +194,16 @@ def _source(address: str | None, profile: str | None) -> str:
     return f"profile {profile or os.environ.get('TEMPORAL_PROFILE') or 'default'} of Temporal's configuration"
 
 
-def _no_answer(target: Target, error: Exception, timeout: float) -> str:
-    why = f"no answer in {timeout:g} s" if isinstance(error, TimeoutError) else _first_line(error)
-    local = target.embedded or target.address.rpartition(":")[0] in LOCAL_HOSTS
+def _no_answer(target: Target, error: Exception, limit: float) -> str:
+    why = f"no answer in {limit:g} s" if isinstance(error, TimeoutError) else _cause(str(error))
+    local = target.address.rpartition(":")[0] in LOCAL_HOSTS
     remedy = "`runbook dev` starts a server here" if local else "check the address, TLS and the network"
+    if target.embedded:
+        remedy = "end it with `runbook dev --stop`, start it again with `runbook dev`"
     return f"no Temporal server answers at {target.address} (from {target.source}): {why}; {remedy}"
 
 
-def _first_line(error: Exception) -> str:
-    with contextlib.suppress(IndexError):
-        return str(error).splitlines()[0][:300]
-    return type(error).__name__
+def _cause(text: str) -> str:
+    """The one part of the Rust core's message that a person can use; the whole first line when it is not found."""
+    found = _CAUSE.findall(text)
+    return next(filter(None, found[-1])) if found else text.partition("\n")[0][:300]

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 REDACTED = "[redacted]"
 
-_VALUE = r"""(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\\"[^"\\]*\\"|[^\s"'\\,;|&)}\]]+)"""
+# Every repetition that may be tried from many places is bounded, so that no text makes a pattern slow.
+_VALUE = r"""(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\\"[^"\\]*\\"|["'][^\s"']*|[^\s"'\\,;|&)}\]]+)"""
 _REFERENCE = re.compile(r"""^\\?["']?(\$\w+|\$\{\w+\}|\$\([^)]*\)?|\$\(.*|)\\?["']?$""")
 
 _ENV_NAME = (
@@ -18,19 +19,21 @@ _ENV_NAME = (
     r"|AWS_\w*KEY\w*|(?:\w*_)?SECRET_\w+"
 )
 _WORD_NAME = (
-    r"(?:[a-z0-9]+[_-])*(?:password|passwd|passphrase|secret|api[_-]?key|secret[_-]key|access[_-]key|private[_-]key"
+    r"(?:[a-z0-9]{1,40}[_-]){0,5}(?:password|passwd|passphrase|secret|api[_-]?key|secret[_-]key|access[_-]key|private[_-]key"
     r"|auth[_-]token|access[_-]token|refresh[_-]token|session[_-]token|bearer[_-]token|client[_-]secret)"
 )
-_SECRET_NAME = re.compile(rf"^(?:{_ENV_NAME}|(?i:{_WORD_NAME})|(?i:token|authorization|cookie|x-api-key))$")
+_SECRET_NAME = re.compile(rf"^(?:{_ENV_NAME}|(?i:{_WORD_NAME})|(?i:authorization|cookie|x-api-key))$")
 
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
-_ASSIGNED = re.compile(rf"""(?P<head>\b(?:{_ENV_NAME}|(?i:{_WORD_NAME}))\\?["']?\s*[=:]\s*){_VALUE}""")
-_OPTION = re.compile(rf"(?P<head>--(?i:{_WORD_NAME}|(?:[a-z0-9]+-)*token)(?:=|\s+)){_VALUE}")
+_ASSIGNED = re.compile(rf"""(?P<head>\b(?:{_ENV_NAME}|(?i:{_WORD_NAME}))\\?["']?[ \t]*[=:][ \t]*){_VALUE}""")
+_OPTION = re.compile(
+    rf"(?P<head>--(?i:{_WORD_NAME}|(?:[a-z0-9]{{1,40}}-){{0,5}}token)(?:=|[ \t]+(?:\\\n[ \t]*)?)){_VALUE}"
+)
 _BEARER = re.compile(r"(?P<head>\b(?i:bearer|authorization:\s*basic)\s+)(?P<value>[A-Za-z0-9._~+/=-]{8,})")
-_URL = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)")
+_URL = re.compile(r"(?P<head>\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@]{0,100}:)(?P<value>[^\s/@]{1,300})(?=@)")
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|AKIA[0-9A-Z]{16}"
-    r"|sk-[\w-]{20,}|nvapi-[\w-]{20,}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,})"
+    r"|sk-[\w-]{20,}|nvapi-[\w-]{20,}|xox[abprs]-[\w-]{10,}|eyJ[\w-]{8,2000}\.eyJ[\w-]{8,4000}\.[\w-]{8,})"
 )
 
 
@@ -59,6 +62,6 @@ def redact_tree(value: object, name: str = "") -> object:
 
 
 def _replace(found: re.Match[str]) -> str:
-    if _REFERENCE.match(found["value"]) or found["value"] == REDACTED:
+    if _REFERENCE.match(found["value"]) or found["value"].startswith(REDACTED[:-1]):
         return found[0]
     return found["head"] + REDACTED

@@ -139,6 +139,7 @@ def stop_server(state_dir: str | Path | None = None) -> bool:
         for number, limit in ((signal.SIGTERM, STOP_LIMIT), (signal.SIGKILL, STOP_LIMIT)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, number)
+                os.kill(info.pid, signal.SIGCONT)  # a frozen process would not see SIGTERM
             if _wait(lambda: _is_free(place), limit):
                 _reap(info.pid)
                 return True
