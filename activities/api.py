@@ -213,6 +213,8 @@ class PolicyOut(Value):
     step_timeout: float
     run_timeout: float
     settle: float
+    budget_resets_per_day: int
+    reboot_timeout: float = 900.0
     signers: tuple[Signer, ...] = ()
     has_power: bool = False
     policy_hash: str = ""

@@ -27,7 +27,7 @@ BEAT_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-class Frozen(RefusedError):
+class FrozenError(RefusedError):
     """A freeze is on; the runbook waits for the unfreeze and tries the step again."""
 
 
@@ -35,7 +35,7 @@ class HasFreeze(Protocol):
     """What an activity class offers, so that its mutating steps can look at the freeze first."""
 
     async def check_freeze(self, cluster: str) -> None:
-        """Raises Frozen under a freeze, TemporaryError when nobody can tell."""
+        """Raises FrozenError under a freeze, TemporaryError when nobody can tell."""
 
 
 Owner = TypeVar("Owner", bound=HasFreeze)
@@ -68,7 +68,7 @@ def implements(
 
 def _translate(spec: Activity[Any, Any], error: Exception) -> ApplicationError:
     text = f"{spec.name}: {error}"
-    if isinstance(error, Frozen):
+    if isinstance(error, FrozenError):
         return ApplicationError(
             text, type=api.ERROR_FROZEN, non_retryable=True, category=ApplicationErrorCategory.BENIGN
         )

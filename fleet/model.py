@@ -95,8 +95,8 @@ class NativeJob(Value):
 
     @property
     def fingerprint(self) -> str:
-        """Tells two jobs with a reused id apart."""
-        return f"{self.native_id}@{self.submitted_at:.0f}"
+        """Tells two jobs with a reused id apart. Not by submit time: a requeue changes it (measured on Slurm)."""
+        return f"{self.native_id}:{self.name}"
 
 
 class NodeState(StrEnum):

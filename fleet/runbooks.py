@@ -122,6 +122,7 @@ class RecoveryResult(Value):
     progress: Progress = Progress()
     spans: tuple[Span, ...] = ()
     old_ended_at: float | None = None
+    in_place: bool = False
 
 
 class RecoveryEnd(StrEnum):

@@ -2,8 +2,8 @@
 
 checkpoint -> stop with grace -> fence (a receipt for every old node) -> start -> running -> first new step
 
-Up to the stop everything may be left as it is. Between the stop and the start the job stays held in the queue, which is
-safe and is said. After the start the only way is forward.
+Up to the stop everything may be left as it is. Between the stop and the start the job stays held in the queue, which
+is safe and is said. After the start the only way is forward.
 """
 
 from datetime import timedelta
@@ -94,6 +94,7 @@ class Recovery(Book):
             progress=self.progress,
             spans=self.spans,
             old_ended_at=self.stopped_at,
+            in_place=self.inp.in_place,
         )
 
     def state_now(self) -> str:

@@ -1,0 +1,422 @@
+"""What `SuperviseJob` does for one attempt: find it, begin it, look at it, judge it, move it, book it."""
+
+from collections.abc import Mapping
+
+from temporalio import workflow
+from temporalio.common import SearchAttributePair, TypedSearchAttributes
+from temporalio.exceptions import ActivityError, ChildWorkflowError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from fleet.report import job_report
+
+    from activities import api
+    from fleet.budget import record_checkpoint
+    from fleet.decision import Action, Decision, DecisionInput
+    from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source, Verdict
+    from fleet.identity import job_workflow_id
+    from fleet.ledger import Attempt, Ledger, Rung
+    from fleet.model import NativeJob, Phase, Progress
+    from fleet.runbooks import (
+        Order,
+        RecoveryEnd,
+        RecoveryInput,
+        RecoveryResult,
+        Runbook,
+        SuperviseInput,
+    )
+    from workflows import attributes
+    from workflows.base import Book, StepFailed
+
+
+class Attempts(Book):
+    """The state of one job, and the moves on it."""
+
+    kind = Runbook.SUPERVISE
+
+    def __init__(self, inp: SuperviseInput) -> None:
+        super().__init__()
+        self.inp = inp
+        self.native = inp.native
+        self.ledger = inp.ledger or Ledger(job=inp.job, submitted_at=self.now())
+        self.adopted = inp.adopted
+        self.story = inp.story
+        self.verdict: Verdict | None = None
+        self.progress = self.ledger.last.progress if self.ledger.last else Progress()
+        self.child: workflow.ChildWorkflowHandle | None = None  # type: ignore[type-arg]  # generic only for checkers
+        self.headline = f"Job {inp.job} on {inp.cluster}"
+
+    @property
+    def native_id(self) -> str:
+        """The job's id in its cluster."""
+        return self.native.native_id if self.native else self.inp.native_id or ""
+
+    def carry_over(self) -> SuperviseInput:
+        """The input of the next run: everything that must survive continue-as-new."""
+        return self.inp.model_copy(
+            update={
+                "native": self.native,
+                "native_id": self.native_id,
+                "ledger": self.ledger,
+                "adopted": self.adopted,
+                "story": self.story[-20:],
+                "spec": None,
+            }
+        )
+
+    # -- finding and beginning
+
+    async def find_job(self) -> None:
+        """Submits the spec, or reads the job that is there."""
+        if self.inp.spec is not None:
+            self.native = await self.must(
+                api.SUBMIT_JOB,
+                api.Submit(cluster=self.inp.cluster, spec=self.inp.spec),
+                cluster=self.inp.cluster,
+                summary=f"submit {self.inp.job}",
+            )
+            self.tell(f"submitted as {self.native.native_id}")
+        else:
+            self.native = await self.must(
+                api.READ_JOB,
+                api.OnJob(cluster=self.inp.cluster, native_id=self.inp.native_id or ""),
+                cluster=self.inp.cluster,
+            )
+        if not self.inp.fingerprint:
+            self.inp = self.inp.model_copy(update={"fingerprint": self.native.fingerprint})
+        submitted = self.native.submitted_at or self.now()
+        self.ledger = self.ledger.model_copy(update={"submitted_at": submitted})
+
+    async def begin_attempt(self, native: NativeJob) -> None:
+        """An attempt that somebody else started, or the first one: adopt it and write it down."""
+        if not self.adopted:
+            await self._adopt()
+        else:
+            await self.must(
+                api.HOLD_JOB,
+                api.OnJob(cluster=self.inp.cluster, native_id=native.native_id),
+                cluster=self.inp.cluster,
+                summary="hold it again",
+            )
+        looked = await self._looked(native.restarts)
+        rung = Rung.FIRST if self.ledger.last is None else Rung.OBSERVED
+        if self.ledger.last is not None and self.ledger.last.ended_at is None:
+            self.ledger = self.ledger.with_last(ended_at=self.now())
+        self._append(rung, looked.native, looked.boots, ordered_at=native.submitted_at)
+        self.tell(f"attempt {self.ledger.generation} runs on {', '.join(looked.native.nodes)}")
+
+    async def _adopt(self) -> None:
+        policy = await self.policy(self.inp.cluster)
+        allowed = self.inp.by not in {"watch", ""} or await self.allowed(
+            policy.mode("adopt"),
+            title=f"Adopt {self.inp.job}",
+            why="The job asks for supervision in its comment.",
+            steps=("hold it, so that only a proven stop lets the next attempt start",),
+            cluster=self.inp.cluster,
+        )
+        if not allowed:
+            self.tell("not adopted: watched only, the scheduler may restart it by itself")
+            return
+        try:
+            adopted = await self.must(
+                api.ADOPT_JOB,
+                api.Adopt(cluster=self.inp.cluster, native_id=self.native_id, job=self.inp.job),
+                cluster=self.inp.cluster,
+                summary="hold it and save its script",
+            )
+        except StepFailed as failed:
+            self.facts["Not protected"] = str(failed)
+            self.tell(f"cannot be adopted: {failed}")
+            return
+        self.native, self.adopted = adopted.job, True
+        self.tell("adopted: held, so that the scheduler cannot start a second attempt by itself")
+
+    def _append(
+        self,
+        rung: Rung,
+        native: NativeJob,
+        boots: Mapping[str, str],
+        *,
+        ordered_at: float,
+        cause: str = "",
+        result: RecoveryResult | None = None,
+    ) -> None:
+        self.ledger = self.ledger.with_attempt(
+            Attempt(
+                generation=self.ledger.generation + 1,
+                cluster=self.inp.cluster,
+                native_id=native.native_id,
+                restarts=native.restarts,
+                rung=rung,
+                cause=cause,
+                nodes=native.nodes,
+                boots=boots,
+                ordered_at=ordered_at,
+                running_at=native.started_at or self.now(),
+                progress=result.progress if result else Progress(),
+                spans=result.spans if result else (),
+            )
+        )
+        self.progress = self.ledger.attempts[-1].progress
+
+    # -- looking
+
+    async def _looked(self, restarts: int) -> api.Looked:
+        return await self.must(
+            api.LOOK,
+            api.Look(cluster=self.inp.cluster, native_id=self.native_id, restarts=restarts),
+            cluster=self.inp.cluster,
+            summary="look at the job",
+        )
+
+    async def look(self) -> NativeJob:
+        """Live state; keeps what the attempt says of its progress."""
+        last = self.ledger.last
+        looked = await self._looked(last.restarts if last else 0)
+        await self._note(looked)
+        return looked.native
+
+    async def refresh_progress(self, native: NativeJob) -> None:
+        """Reads the last word of an attempt that has ended."""
+        last = self.ledger.last
+        await self._note(await self._looked(last.restarts if last else native.restarts))
+
+    async def _note(self, looked: api.Looked) -> None:
+        if self.ledger.last is None:
+            return
+        self.progress = looked.progress
+        boots = looked.boots if looked.native.restarts == self.ledger.last.restarts else {}
+        self.ledger = self.ledger.with_last(progress=looked.progress, boots=boots or self.ledger.last.boots)
+        saved = looked.progress.saved
+        if saved is not None and saved > (self.ledger.complete_checkpoint or -1):
+            resets = (await self.policy(self.inp.cluster)).budget_resets_per_day
+            self.ledger = record_checkpoint(self.ledger, saved, self.now(), resets)
+
+    async def stalled(self) -> bool:
+        """No new step for longer than the policy allows."""
+        last = self.ledger.last
+        if last is None or last.running_at is None:
+            return False
+        quiet = self.now() - max(self.progress.seen_at or 0.0, last.running_at)
+        return quiet > (await self.policy(self.inp.cluster)).stall_after if quiet > 60 else False
+
+    def stall_evidence(self) -> tuple[Evidence, ...]:
+        """Our own observation, as evidence."""
+        return (self._own(Kind.JOB_STALLED, f"no new step after {self.progress.step}"),)
+
+    def no_step_evidence(self, result: RecoveryResult) -> tuple[Evidence, ...]:
+        """The new attempt runs and does not train."""
+        return (self._own(Kind.BAD_RESUME, result.text),)
+
+    def _own(self, kind: Kind, detail: str) -> Evidence:
+        return Evidence(
+            source=Source.JOB,
+            kind=kind,
+            cluster=self.inp.cluster,
+            job=self.inp.job,
+            seen_at=self.now(),
+            happened_at=self.now(),
+            detail=detail[:1000],
+        )
+
+    # -- judging and deciding
+
+    async def judge(self, evidence: tuple[Evidence, ...], want: Order | None) -> Verdict:
+        """Adds what the cluster knows to what was seen, and judges. A person's order needs no verdict."""
+        self.at("judge", waits="evidence from the cluster")
+        if want is not None:
+            self.verdict = Verdict(
+                fault=FaultClass.UNKNOWN,
+                culprit=Culprit(job=self.inp.job),
+                rule="order",
+                title=f"{want.by} ordered it: {want.reason}",
+                confidence=1.0,
+            )
+            return self.verdict
+        last = self.ledger.last
+        gathered = await self.must(
+            api.GATHER,
+            api.Gather(
+                cluster=self.inp.cluster,
+                native_id=self.native_id,
+                job=self.inp.job,
+                nodes=last.nodes if last else (),
+                restarts=last.restarts if last else 0,
+            ),
+            cluster=self.inp.cluster,
+            summary="gather evidence",
+        )
+        self.verdict = await self.must(
+            api.JUDGE,
+            api.JudgeIn(cluster=self.inp.cluster, evidence=(*evidence, *gathered.evidence), job=self.inp.job),
+            summary="judge",
+        )
+        workflow.upsert_search_attributes([attributes.FAULT.value_set(self.verdict.fault)])
+        self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
+        self.tell(f"verdict: {self.verdict.title}")
+        return self.verdict
+
+    async def decide(self, verdict: Verdict, want: Order | None) -> Decision:
+        """The ladder's next step under today's policy."""
+        self.at("decide")
+        native, last = self.native, self.ledger.last
+        free = await self.must(
+            api.COUNT_FREE,
+            api.NeedsNodes(
+                cluster=self.inp.cluster,
+                native_id=self.native_id,
+                exclude=(verdict.culprit.node,) if verdict.culprit.node else (),
+                own=last.nodes if last else (),
+            ),
+            cluster=self.inp.cluster,
+            summary="count free nodes",
+        )
+        decision = await self.must(
+            api.DECIDE,
+            DecisionInput(
+                cluster=self.inp.cluster,
+                verdict=verdict,
+                ledger=self.ledger,
+                at=self.now(),
+                free_nodes=free.free,
+                nodes_wanted=native.nodes_wanted if native else 1,
+                want=want.want if want else None,
+            ),
+            summary="decide the next step",
+        )
+        if want is not None and want.exclude:
+            decision = decision.model_copy(update={"exclude": (*decision.exclude, *want.exclude)})
+        self.facts["Decision"] = f"{decision.action}: {decision.why}"
+        self.facts["Tries left"] = str(decision.budget_left)
+        self.tell(f"decision: {decision.action}, {decision.why}")
+        return decision
+
+    # -- moving
+
+    async def run_recovery(
+        self, verdict: Verdict, decision: Decision, detected: float, want: Order | None
+    ) -> RecoveryResult:
+        """Runs the child runbook and returns its value; a failed child is a stuck recovery, never a crash."""
+        if self.native is None or self.ledger.last is None:
+            return RecoveryResult(ended=RecoveryEnd.STUCK, text="there is no attempt to recover yet")
+        in_place = decision.action is Action.RESTART_IN_PLACE
+        generation = self.ledger.generation + 1
+        if verdict.fault is FaultClass.HARDWARE and verdict.culprit.node:
+            await self._ask_heal(verdict)
+        kind = Runbook.RESTART if in_place else Runbook.FAILOVER
+        name = f"{job_workflow_id(self.inp.job)}/{'restart' if in_place else 'failover'}/{generation}"
+        self.at("restart in place" if in_place else "failover", waits=f"`{name}`")
+        inp = RecoveryInput(
+            job=self.inp.job,
+            cluster=self.inp.cluster,
+            op=self.op,
+            generation=generation,
+            native=self.native,
+            old=self.ledger.last,
+            verdict=verdict,
+            decision=decision,
+            in_place=in_place,
+            requester=want.by if want else "",
+            detected_at=detected,
+        )
+        try:
+            self.child = await workflow.start_child_workflow(
+                kind,
+                inp,
+                id=name,
+                result_type=RecoveryResult,
+                static_summary=f"{verdict.title}"[:180],
+                static_details=decision.why[:2000],
+                search_attributes=self._child_attributes(verdict),
+            )
+            result: RecoveryResult = await self.child
+            return result
+        except ChildWorkflowError as error:
+            if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
+                raise
+            return await self._ended_early(name, error)
+        finally:
+            self.child = None
+
+    async def _ended_early(self, name: str, error: ChildWorkflowError) -> RecoveryResult:
+        """A child that was cancelled or terminated by a person: its effects are read back from the cluster."""
+        how = RecoveryEnd.CANCELLED if is_cancelled_exception(error) else RecoveryEnd.STUCK
+        state = await self.describe_left_state()
+        self.facts["Left as"] = state
+        return RecoveryResult(ended=how, text=f"{name} was ended ({how}); {state}", native=self.native)
+
+    async def _ask_heal(self, verdict: Verdict) -> None:
+        node = verdict.culprit.node or ""
+        try:
+            await self.act(
+                api.REQUEST_HEAL,
+                api.HealRequest(cluster=self.inp.cluster, node=node, verdict=verdict, by=workflow.info().workflow_id),
+                summary=f"ask for a repair of {node}",
+            )
+        except (StepFailed, ActivityError) as failed:
+            self.tell(f"the repair of {node} could not be requested: {failed}")
+
+    def _child_attributes(self, verdict: Verdict) -> TypedSearchAttributes:
+        return TypedSearchAttributes(
+            [
+                SearchAttributePair(attributes.CLUSTER, self.inp.cluster),
+                SearchAttributePair(attributes.JOB, self.inp.job),
+                SearchAttributePair(attributes.FAULT, str(verdict.fault)),
+                SearchAttributePair(attributes.NODE, verdict.culprit.node or ""),
+                SearchAttributePair(attributes.STEP, "starting"),
+                SearchAttributePair(attributes.NEEDS_HUMAN, False),
+            ]
+        )
+
+    # -- booking
+
+    def book_recovery(self, result: RecoveryResult, verdict: Verdict) -> None:
+        """Closes the old attempt and, where a new one runs, opens it."""
+        self.tell(result.text)
+        last = self.ledger.last
+        if last is None:
+            return
+        if result.old_ended_at is not None:
+            self.ledger = self.ledger.with_last(ended_at=result.old_ended_at, verdict=verdict, receipt=result.receipt)
+        native = result.native
+        if native is not None:
+            self.native = native
+        if (
+            native is None
+            or native.restarts <= last.restarts
+            or result.ended
+            not in {
+                RecoveryEnd.TRAINING,
+                RecoveryEnd.NO_STEP,
+            }
+        ):
+            return
+        self._append(
+            Rung.IN_PLACE if result.in_place else Rung.IN_CLUSTER,
+            native,
+            {},
+            ordered_at=result.old_ended_at or self.now(),
+            cause=verdict.rule,
+            result=result,
+        )
+
+    async def save_report(self, kind: str) -> None:
+        """Stores the report; PostgreSQL or SQLite outlives Temporal's retention."""
+        report = job_report(self.ledger, self.now(), self.story)
+        await self.act(
+            api.SAVE_REPORT,
+            api.ReportIn(subject=job_workflow_id(self.inp.job), kind=kind, report=report.model_dump_json()),
+            summary=f"store the {kind} report",
+        )
+
+    async def describe_left_state(self) -> str:
+        """Reads the job once more and says what a person finds."""
+        try:
+            native = (await self._looked(self.ledger.last.restarts if self.ledger.last else 0)).native
+        except (StepFailed, ActivityError):
+            return f"the state of the job on {self.inp.cluster} could not be read; look with `squeue`"
+        release = f"give it back with `runbook release {self.inp.job}`"
+        if native.phase is Phase.PENDING and native.held:
+            return f"the job stays held in the queue ({native.native_id}); {release}"
+        if native.held:
+            return f"the job runs on, held against the scheduler's own requeue; {release}"
+        return f"the job is {native.phase} and not held by us"

@@ -1,0 +1,331 @@
+"""What `HealNode` does around other people's work: the lease, the evacuation, the fence and its receipts."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from activities import api
+    from fleet.faults.evidence import Evidence, FaultClass, Verdict
+    from fleet.identity import node_workflow_id
+    from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade
+    from fleet.people import Choice
+    from fleet.runbooks import HealInput, HealRequestNote, Runbook, Signal
+    from workflows.base import Book, StepFailed
+
+LEASE_WAITS = (5.0, 10.0, 20.0, 60.0)
+"""Seconds between two askings for a lease; the last one repeats."""
+LEASE_ASK_AFTER = 900.0
+"""Seconds after which a person is told that the limit keeps a node waiting."""
+HOLDER_WAITS = (2.0, 5.0, 10.0, 30.0)
+"""Seconds between two looks at who is still on the node; a signal shortens them."""
+
+SILENT_AFTER = 30.0
+"""Seconds of silence before a node that the scheduler has not given up counts as lost (a slurmctld that restarts
+shows its nodes as silent for a few seconds, measured)."""
+
+
+class Evacuation(Book):
+    """State of one node's repair, and the steps that wait for others."""
+
+    kind = Runbook.HEAL
+
+    def __init__(self, inp: HealInput) -> None:
+        super().__init__()
+        self.inp = inp
+        self.evidence: tuple[Evidence, ...] = ()
+        self.verdict: Verdict | None = None
+        self.wants_fence: dict[str, bool] = {}
+        self.left: set[str] = set()
+        self.receipt: NodeReceipt | None = None
+        self.boot_before = ""
+        self.powered_off = False
+        self.silent_since: float | None = None
+        self.leased = False
+        self.foreign = ""
+        self.returned = False
+        self.result = ""
+        self.headline = f"Node {inp.node} of {inp.cluster}"
+        self.take_request(inp.request)
+
+    def take_request(self, note: HealRequestNote) -> None:
+        """Merges what others know; a hardware verdict is never lowered."""
+        known = {e.key for e in self.evidence}
+        self.evidence = (*self.evidence, *(e for e in note.evidence if e.key not in known))
+        if note.verdict and (self.verdict is None or self.verdict.fault is not FaultClass.HARDWARE):
+            self.verdict = note.verdict
+        if note.fence_for and note.fence_for not in self.wants_fence:
+            self.wants_fence[note.fence_for] = False
+            self.story = (*self.story, f"{note.fence_for} waits for a fence")
+
+    def why(self) -> str:
+        """One line for reasons and questions."""
+        if self.verdict and self.verdict.fault is FaultClass.HARDWARE:
+            return self.verdict.title or self.verdict.rule
+        waiting = ", ".join(self.wants_fence)
+        return f"fence for {waiting}" if waiting else "no verdict yet"
+
+    async def facts_now(self) -> NodeFacts:
+        """The node, live; its first boot is remembered as the old one."""
+        facts = await self.must(
+            api.READ_NODE,
+            api.OnNode(cluster=self.inp.cluster, node=self.inp.node),
+            cluster=self.inp.cluster,
+            summary=f"read {self.inp.node}",
+        )
+        self.boot_before = self.boot_before or facts.boot
+        return facts
+
+    # -- the lease
+
+    def _wish(self) -> api.LeaseIn:
+        return api.LeaseIn(
+            cluster=self.inp.cluster,
+            node=self.inp.node,
+            holder=node_workflow_id(self.inp.cluster, self.inp.node),
+            op=self.op,
+        )
+
+    async def take_lease(self) -> None:
+        """One node out per cluster at a time (or as many as the policy allows)."""
+        self.at("lease", waits=f"the limit of {self.inp.cluster}", then="isolate")
+        start, asked, waits = self.now(), False, list(LEASE_WAITS)
+        while True:
+            answer = await self.must(api.ACQUIRE_LEASE, self._wish(), summary="ask for the lease")
+            if answer.granted:
+                self.leased = True
+                return
+            self.tell(f"waits for a lease: {answer.why}")
+            if not asked and self.now() - start > LEASE_ASK_AFTER:
+                asked = True
+                outcome = await self.ask(
+                    title=f"{self.inp.node} waits for the limit of {self.inp.cluster}",
+                    why=f"{self.why()} {answer.why}",
+                    steps=("retry: go on waiting", "abort: leave the node as it is"),
+                    options=(Choice.RETRY, Choice.ABORT),
+                    default=Choice.RETRY,
+                    cluster=self.inp.cluster,
+                )
+                if outcome.choice is Choice.ABORT:
+                    self.result = f"not isolated: {answer.why}"
+                    return
+            await workflow.sleep(waits.pop(0) if len(waits) > 1 else waits[0], summary="ask for the lease again")
+
+    async def give_lease_back(self) -> None:
+        """Only once the node is back, or this runbook ends; a dead holder's lease is freed by the guard."""
+        if self.leased:
+            self.leased = False
+            await self.act(api.RELEASE_LEASE, self._wish(), summary="give the lease back")
+
+    # -- the evacuation
+
+    async def evacuate(self) -> None:
+        """Waits until nobody holds the node: supervised jobs move by their own runbooks, others end by themselves."""
+        self.at("evacuate", waits="the jobs on it", then="reboot")
+        policy = await self.policy(self.inp.cluster)
+        deadline = self.now() + policy.drain_deadline
+        told: set[str] = set()
+        waits = list(HOLDER_WAITS)
+        while not self.result:
+            facts = await self.facts_now()
+            holders = await self._holders()
+            if facts.responding and not holders and not facts.jobs:
+                self.tell("nobody holds it any more")
+                return
+            if self._is_lost(facts) and await self._fence_if_all_asked(holders):
+                return
+            await self._tell_jobs(holders, told)
+            names = ", ".join(h.name or h.job.native_id for h in holders) or "its own daemon"
+            self.at("evacuate", waits=names, then="reboot")
+            if self.now() > deadline:
+                await self._ask_about_rest(names)
+                deadline = self.now() + policy.drain_deadline
+                continue
+            await self._pause(waits.pop(0) if len(waits) > 1 else waits[0])
+
+    def _is_lost(self, facts: NodeFacts) -> bool:
+        """The scheduler gave it up, or it has been silent for a while; a controller's restart looks silent too."""
+        if facts.responding:
+            self.silent_since = None
+            return False
+        self.silent_since = self.silent_since or self.now()
+        return facts.state is NodeState.DOWN or self.now() - self.silent_since > SILENT_AFTER
+
+    async def _pause(self, seconds: float) -> None:
+        """A while, or until a job says something."""
+        before = (len(self.wants_fence), len(self.left))
+        try:
+            await workflow.wait_condition(
+                lambda: (len(self.wants_fence), len(self.left)) != before,
+                timeout=timedelta(seconds=seconds),
+                timeout_summary="then look at the node again",
+            )
+        except TimeoutError:
+            return
+
+    async def _holders(self) -> tuple[api.JobOn, ...]:
+        found = await self.must(
+            api.READ_HOLDERS,
+            api.OnNode(cluster=self.inp.cluster, node=self.inp.node),
+            cluster=self.inp.cluster,
+            summary=f"who holds {self.inp.node}",
+        )
+        return found.jobs
+
+    async def _tell_jobs(self, holders: tuple[api.JobOn, ...], told: set[str]) -> None:
+        """Each supervised job learns of the evidence; it decides by its own ladder and leaves."""
+        for holder in holders:
+            if holder.name and holder.name not in told:
+                told.add(holder.name)
+                await self.must(
+                    api.TELL_JOB,
+                    api.TellJob(
+                        job=holder.name,
+                        signal=Signal.EVIDENCE,
+                        cluster=self.inp.cluster,
+                        node=self.inp.node,
+                        evidence=self.evidence,
+                    ),
+                    summary=f"tell {holder.name}",
+                )
+
+    async def _ask_about_rest(self, names: str) -> None:
+        outcome = await self.ask(
+            title=f"{self.inp.node} is still held at the drain's deadline",
+            why=f"{self.why()} Still there: {names}. They are not ours to stop.",
+            steps=("retry: wait for another deadline", "take_over: leave it drained, a person goes on"),
+            options=(Choice.RETRY, Choice.TAKE_OVER),
+            default=Choice.RETRY,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is Choice.TAKE_OVER:
+            self.result = f"left drained with {names} on it; taken over by {outcome.by}"
+
+    # -- the fence
+
+    async def _fence_if_all_asked(self, holders: tuple[api.JobOn, ...]) -> bool:
+        """A node that cannot answer counts as evacuated once every job on it has asked."""
+        missing = [h for h in holders if not h.name or h.name not in self.wants_fence]
+        strangers = [h for h in missing if not h.name]
+        if strangers:
+            names = ", ".join(h.job.native_id for h in strangers)
+            allowed = await self.allowed(
+                "approve",
+                title=f"Power off {self.inp.node} under work that is not ours",
+                why=f"{self.why()} It does not answer, and these jobs are placed on it: {names}.",
+                steps=(f"power off {self.inp.node}", f"whatever is left of {names} there is lost"),
+                cluster=self.inp.cluster,
+            )
+            if not allowed:
+                self.result = f"not fenced: {names} are not ours"
+                return False
+        elif missing:
+            return False
+        await self.power_off()
+        return not self.result
+
+    async def power_off(self) -> None:
+        """Off, read back as off: the strongest receipt. Without a hook, a named person's word."""
+        self.at("fence", waits=f"{self.inp.node} to be off", then="reboot")
+        policy = await self.policy(self.inp.cluster)
+        if not policy.has_power:
+            await self._ask_attestation()
+            return
+        allowed = await self.allowed(
+            policy.mode("fence"),
+            title=f"Power off {self.inp.node}",
+            why=self.why(),
+            steps=(f"power off {self.inp.node}", "read it back as off"),
+            cluster=self.inp.cluster,
+        )
+        if not allowed:
+            await self._ask_attestation()
+            return
+        try:
+            receipt = await self.must(
+                api.POWER_OFF,
+                api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
+                cluster=self.inp.cluster,
+                summary=f"power off {self.inp.node}",
+            )
+        except StepFailed as failed:
+            self.tell(f"the power hook refused: {failed}")
+            await self._ask_attestation()
+            return
+        self.powered_off = True
+        await self.hand_out(receipt)
+
+    async def _ask_attestation(self) -> None:
+        outcome = await self.ask(
+            title=f"Is every rank on {self.inp.node} gone?",
+            why=(
+                f"{self.why()} The node does not answer and nothing here can power it off. "
+                "Look at the machine (or switch it off) before you attest."
+            ),
+            steps=("attest: I have seen that nothing runs there any more", "take_over: it stays as it is"),
+            options=(Choice.ATTEST, Choice.TAKE_OVER),
+            default=Choice.TAKE_OVER,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is not Choice.ATTEST:
+            self.result = f"not fenced; left to {outcome.by}"
+            return
+        await self.hand_out(
+            NodeReceipt(
+                node=self.inp.node, grade=ReceiptGrade.ATTESTED, detail=f"attested by {outcome.by}", at=self.now()
+            )
+        )
+        self.result = f"attested by {outcome.by}; the node stays isolated until a person repairs it"
+
+    async def hand_out(self, receipt: NodeReceipt) -> None:
+        """The one receipt for every job that asked and has none yet."""
+        self.receipt = receipt
+        for job in [j for j, served in self.wants_fence.items() if not served]:
+            await self.must(
+                api.TELL_JOB,
+                api.TellJob(
+                    job=job,
+                    signal=Signal.RECEIPT,
+                    receipt=receipt,
+                    cluster=self.inp.cluster,
+                    node=self.inp.node,
+                ),
+                summary=f"receipt for {job}",
+            )
+            self.wants_fence[job] = True
+            self.tell(f"gave {job} its receipt ({receipt.grade})")
+
+    # -- ends
+
+    async def hand_over(self, why: str) -> None:
+        """Isolated and left to a person."""
+        outcome = await self.ask(
+            title=f"{self.inp.node} needs a person",
+            why=f"{self.why()} {why}",
+            steps=("approve: reboot and check it anyway", "take_over: it stays isolated for a person"),
+            options=(Choice.APPROVE, Choice.TAKE_OVER),
+            default=Choice.TAKE_OVER,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is not Choice.APPROVE:
+            self.result = f"left isolated: {why}"
+
+    async def left_state(self) -> str:
+        """Reads the node once more and says what a person finds."""
+        try:
+            facts = await self.facts_now()
+        except StepFailed:
+            return f"the state of {self.inp.node} could not be read"
+        mark = f"it carries our mark gpu-runbooks:{facts.op}" if facts.op else "it carries no mark of ours"
+        back = f"; take it back with `runbook release {self.inp.cluster}/{self.inp.node}`" if facts.op else ""
+        power = " It is powered off." if self.powered_off else ""
+        return f"{self.inp.node} is {facts.state}, {mark}{back}.{power}"
+
+    async def close(self) -> None:
+        """Stores the report; handlers finish first."""
+        self.at("over")
+        self.tell(self.result)
+        late = [j for j, served in self.wants_fence.items() if not served]
+        if late and self.receipt is not None:
+            await self.hand_out(self.receipt)
+        await workflow.wait_condition(workflow.all_handlers_finished)

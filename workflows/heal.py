@@ -1,0 +1,281 @@
+"""`HealNode`: the only runbook that isolates, fences, repairs and returns a node.
+
+lease -> isolate -> evacuate (through the jobs' own runbooks) -> reboot, proven -> check -> return -> lease back
+
+A node that cannot answer is fenced by power; the proven power-off or reboot is the receipt for every job that asked.
+"""
+
+from temporalio import workflow
+from temporalio.exceptions import is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities import api
+    from fleet.faults.evidence import FaultClass
+    from fleet.model import NodeFacts, NodeReceipt, ReceiptGrade
+    from fleet.people import Choice
+    from fleet.runbooks import VIEW, Evacuated, HealInput, HealRequestNote, Runbook, Signal, View
+    from workflows import attributes
+    from workflows.base import Abandoned, StepFailed
+    from workflows.evacuation import Evacuation
+
+
+@workflow.defn(name=Runbook.HEAL)
+class HealNode(Evacuation):
+    """One per node; its workflow id is the node's lock."""
+
+    kind = Runbook.HEAL
+
+    @workflow.init
+    def __init__(self, inp: HealInput) -> None:
+        super().__init__(inp)
+
+    @workflow.run
+    async def run(self, inp: HealInput) -> str:
+        try:
+            await self.heal()
+        except Abandoned as given_up:
+            self.result = f"given up at '{given_up.step}' ({given_up.choice}): {given_up}"
+        except StepFailed as failed:
+            self.result = f"stopped: {failed}"
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                self.tell(f"cancelled at '{self.step}'; {await self.left_state()}")
+                await self.give_lease_back()
+            raise
+        if not self.returned:
+            self.result = f"{self.result}. {await self.left_state()}"
+        await self.give_lease_back()
+        await self.close()
+        return self.result
+
+    # -- messages
+
+    @workflow.signal(name=Signal.REQUEST)
+    async def request(self, note: HealRequestNote) -> None:
+        """More evidence, or a job that waits for a fence. The node is isolated, so an older receipt holds for it."""
+        self.take_request(note)
+        if self.receipt is not None:
+            await self.hand_out(self.receipt)
+
+    @workflow.signal(name=Signal.EVACUATED)
+    def evacuated(self, note: Evacuated) -> None:
+        """A job has left, proven."""
+        self.tell(f"{note.job} has left{': ' + note.text if note.text else ''}")
+        self.left.add(note.job)
+
+    @workflow.query(name=VIEW)
+    def view(self) -> View:
+        """The node as `runbook describe` and `why` show it."""
+        return View(
+            workflow=workflow.info().workflow_id,
+            kind=self.kind,
+            step=self.step,
+            waits_for=self.waits_for,
+            next=self.next,
+            story=self.story,
+            verdict=self.verdict,
+            op=self.op,
+            result=self.result,
+        )
+
+    # -- the order of safe steps
+
+    async def heal(self) -> None:
+        """Named steps; each may end the runbook by setting `result`."""
+        for step in (
+            self.judge,
+            self.take_lease,
+            self.isolate,
+            self.evacuate,
+            self.repair,
+            self.check,
+            self.bring_back,
+        ):
+            await step()
+            if self.result:
+                return
+
+    async def judge(self) -> None:
+        """Only hardware is worth a repair; a job's wish for a fence is served in any case."""
+        self.at("judge", then="lease")
+        if self.verdict is None:
+            self.verdict = await self.must(
+                api.JUDGE,
+                api.JudgeIn(cluster=self.inp.cluster, evidence=self.evidence, node=self.inp.node),
+                summary="judge",
+            )
+        self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
+        workflow.upsert_search_attributes([attributes.FAULT.value_set(str(self.verdict.fault))])
+        if self.verdict.fault is not FaultClass.HARDWARE and not self.wants_fence:
+            self.result = f"nothing to repair: {self.verdict.title} ({self.verdict.fault})"
+
+    async def isolate(self) -> None:
+        """No new work lands on it; running work goes on. Somebody else's drain stays theirs."""
+        self.at("isolate", then="evacuate")
+        policy = await self.policy(self.inp.cluster)
+        facts = await self.facts_now()
+        if facts.foreign_drain:
+            await self.ask_about_foreign_drain(facts)
+            return
+        allowed = await self.allowed(
+            policy.mode("isolate"),
+            title=f"Isolate {self.inp.node}",
+            why=self.why(),
+            steps=(f"drain {self.inp.node} with our mark", "running work is not touched"),
+            cluster=self.inp.cluster,
+        )
+        if not allowed:
+            self.result = "isolation not allowed"
+            return
+        facts = await self.must(
+            api.ISOLATE_NODE,
+            api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op, text=self.why()[:120]),
+            cluster=self.inp.cluster,
+            summary=f"isolate {self.inp.node}",
+        )
+        if facts.foreign_drain:
+            await self.ask_about_foreign_drain(facts)
+            return
+        self.tell(f"isolated with mark gpu-runbooks:{self.op}")
+
+    async def ask_about_foreign_drain(self, facts: NodeFacts) -> None:
+        """Repairing under somebody else's drain needs a person; it stays drained by its owner afterwards."""
+        self.foreign = facts.reason or "a drain without a reason"
+        outcome = await self.ask(
+            title=f"{self.inp.node} is drained by somebody else",
+            why=f"{self.why()} The node was drained before us: '{self.foreign}'.",
+            steps=("approve: evacuate, reboot and check it; it stays drained by its owner", "deny: leave it alone"),
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is not Choice.APPROVE:
+            self.result = f"left alone: drained by somebody else ('{self.foreign}')"
+
+    async def repair(self) -> None:
+        """The rung of the verdict. Requested is not done: proof is a newer boot."""
+        rung = self.verdict.first_rung if self.verdict else "reboot"
+        if rung == "person":
+            await self.hand_over("the catalogue says that a person must repair this")
+        if rung == "none" or self.result:
+            return
+        self.at("reboot", waits="a newer boot", then="check")
+        policy = await self.policy(self.inp.cluster)
+        allowed = await self.allowed(
+            policy.mode("reboot"),
+            title=f"Reboot {self.inp.node}",
+            why=self.why(),
+            steps=(f"reboot {self.inp.node}", "wait for a newer boot", "it stays isolated until it passed the check"),
+            cluster=self.inp.cluster,
+        )
+        if not allowed:
+            self.result = "reboot not allowed"
+            return
+        if rung == "reset":
+            self.tell("a GPU reset cannot be ordered on this cluster; the reboot does it")
+        await self.reboot()
+
+    async def reboot(self) -> None:
+        """By the scheduler, or by power where the node's daemon does not answer or the first way fails."""
+        facts = await self.facts_now()
+        policy = await self.policy(self.inp.cluster)
+        if self.powered_off or not facts.responding:
+            await self.power_cycle()
+            return
+        try:
+            facts = await self.act(
+                api.REBOOT_NODE,
+                api.Reboot(
+                    cluster=self.inp.cluster,
+                    node=self.inp.node,
+                    op=self.op,
+                    requested_at=self.now(),
+                    boot_before=self.boot_before,
+                    timeout=policy.reboot_timeout,
+                ),
+                cluster=self.inp.cluster,
+                summary=f"reboot {self.inp.node}",
+            )
+        except StepFailed as failed:
+            self.tell(f"the reboot did not succeed: {failed}")
+            await self.power_cycle()
+            return
+        await self.booted(facts)
+
+    async def power_cycle(self) -> None:
+        """Off and read back as off, then on, then a newer boot."""
+        if not self.powered_off:
+            await self.power_off()
+        if self.result:
+            return
+        facts = await self.must(
+            api.POWER_ON,
+            api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op, text=self.boot_before),
+            cluster=self.inp.cluster,
+            summary=f"power on {self.inp.node}",
+        )
+        self.powered_off = False
+        await self.booted(facts)
+
+    async def booted(self, facts: NodeFacts) -> None:
+        """A proven boot: the receipt for every job that was on the old one."""
+        self.tell(f"booted again: {facts.boot}")
+        await self.hand_out(
+            NodeReceipt(
+                node=self.inp.node,
+                grade=ReceiptGrade.BOOT_CHANGED,
+                detail=f"boot {self.boot_before} -> {facts.boot}",
+                at=self.now(),
+            )
+        )
+
+    async def check(self) -> None:
+        """Ready is not healthy: only a passed check lets it back."""
+        self.at("check", waits="the quick check", then="return")
+        while True:
+            result = await self.must(
+                api.CHECK_NODE,
+                api.Check(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
+                cluster=self.inp.cluster,
+                summary=f"quick check of {self.inp.node}",
+            )
+            if result.passed:
+                self.tell(f"check passed: {result.gpus} GPUs")
+                return
+            what = "failed" if result.ran else "could not run (that is not the same as sick)"
+            outcome = await self.ask(
+                title=f"{self.inp.node}: the check {what}",
+                why=result.detail or "no detail",
+                steps=("retry: check again", "take_over: it stays isolated for a person"),
+                options=(Choice.RETRY, Choice.TAKE_OVER),
+                default=Choice.TAKE_OVER,
+                cluster=self.inp.cluster,
+            )
+            if outcome.choice is not Choice.RETRY:
+                self.result = f"check {what}: {result.detail}; left to {outcome.by}"
+                return
+
+    async def bring_back(self) -> None:
+        """Only after a passed check, and only what carries our mark."""
+        self.at("return")
+        if self.foreign:
+            self.result = f"repaired and checked; it stays drained by its owner ('{self.foreign}')"
+            self.returned = True
+            return
+        policy = await self.policy(self.inp.cluster)
+        allowed = await self.allowed(
+            policy.mode("return"),
+            title=f"Return {self.inp.node} to work",
+            why="It was rebooted and passed its check.",
+            steps=("take our mark and reservation away",),
+            cluster=self.inp.cluster,
+        )
+        if not allowed:
+            self.result = "return not allowed; it stays isolated"
+            return
+        await self.must(
+            api.RELEASE_NODE,
+            api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
+            cluster=self.inp.cluster,
+            summary=f"return {self.inp.node} to work",
+        )
+        self.returned = True
+        self.result = "repaired, checked and back at work"

@@ -1,0 +1,308 @@
+"""`SuperviseJob`: the whole life of one job. It watches, judges, decides, and lets child runbooks act.
+
+The ledger is the job's story: one row for each attempt that we ordered or observed. Signals only put things in the
+inbox; the main loop is the one place that decides.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from fleet.decision import Action
+    from fleet.faults.evidence import Evidence, Verdict
+    from fleet.model import NativeJob, Phase
+    from fleet.people import Choice
+    from fleet.runbooks import (
+        VIEW,
+        Accepted,
+        EvidenceBatch,
+        Order,
+        ReceiptNote,
+        RecoveryEnd,
+        RecoveryResult,
+        Runbook,
+        Signal,
+        SuperviseInput,
+        Update,
+        View,
+    )
+    from workflows.attempts import Attempts
+    from workflows.base import Abandoned, StepFailed
+
+LOOK_EVERY = timedelta(seconds=60)
+"""How often the job is looked at without a signal: the net under a lost watch."""
+
+
+@workflow.defn(name=Runbook.SUPERVISE)
+class SuperviseJob(Attempts):
+    """One per job; its workflow id is the job's lock."""
+
+    kind = Runbook.SUPERVISE
+
+    @workflow.init
+    def __init__(self, inp: SuperviseInput) -> None:
+        super().__init__(inp)
+        self.inbox: list[Evidence] = []
+        self.seen: set[str] = set()
+        self.orders: list[Order] = []
+        self.news: NativeJob | None = None
+        self.result = ""
+
+    @workflow.run
+    async def run(self, inp: SuperviseInput) -> str:
+        try:
+            await self.take_on()
+            while not self.result:
+                await self.next_event()
+                await self.follow()
+                if workflow.info().is_continue_as_new_suggested() and not self.result:
+                    await workflow.wait_condition(workflow.all_handlers_finished)
+                    workflow.continue_as_new(self.carry_over())
+            await self.close()
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                await self.leave(f"cancelled at '{self.step}'")
+            raise
+        return self.result
+
+    # -- signals, updates, query
+
+    @workflow.signal(name=Signal.CHANGED)
+    def changed(self, native: NativeJob) -> None:
+        """The watch saw the job move."""
+        if self.inp.fingerprint and native.fingerprint != self.inp.fingerprint:
+            self.tell(
+                f"another job {native.native_id} on {native.cluster} claims the name {self.inp.job}; left alone"
+            )
+            return
+        self.news = native
+
+    @workflow.signal(name=Signal.EVIDENCE)
+    def evidence(self, batch: EvidenceBatch) -> None:
+        """Something was seen on a node of the job, or about the job."""
+        for item in batch.evidence:
+            if item.key not in self.seen:
+                self.seen.add(item.key)
+                self.inbox.append(item)
+
+    @workflow.signal(name=Signal.RECEIPT)
+    async def receipt(self, note: ReceiptNote) -> None:
+        """Passed on to the recovery that waits for it."""
+        if self.child is not None:
+            await self.child.signal(Signal.RECEIPT, note)
+
+    @workflow.update(name=Update.ORDER, description="A person orders a restart or a failover.")
+    def order(self, order: Order) -> Accepted:
+        """Taken into the loop; budgets and modes still hold."""
+        self.orders.append(order)
+        self.tell(f"{order.by} ordered {order.want}: {order.reason}")
+        return Accepted(text=f"{order.want} of {self.inp.job} ordered; follow it with `runbook watch {self.inp.job}`")
+
+    @order.validator
+    def check_order(self, order: Order) -> None:
+        """One recovery of one job at a time."""
+        if self.result:
+            raise ApplicationError(f"{self.inp.job} is over: {self.result}", type="Refused")
+        if self.child is not None:
+            raise ApplicationError(f"{self.child.id} is under way already; cancel it first", type="Refused")
+        if self.orders:
+            raise ApplicationError("another order waits already", type="Refused")
+        if order.want not in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
+            raise ApplicationError(f"cannot order {order.want}", type="Refused")
+
+    @workflow.query(name=VIEW)
+    def view(self) -> View:
+        """The job as `runbook describe` and `report` show it."""
+        return View(
+            workflow=workflow.info().workflow_id,
+            kind=self.kind,
+            step=self.step,
+            waits_for=self.waits_for,
+            next=self.next,
+            story=self.story,
+            verdict=self.verdict,
+            ledger=self.ledger,
+            op=self.op,
+            result=self.result,
+        )
+
+    # -- the loop
+
+    async def take_on(self) -> None:
+        """Submits or finds the job; it is held from its first running moment on."""
+        if self.native is None:
+            self.at("take on", waits="the cluster")
+            await self.find_job()
+        self.news = self.native
+        self.watching()
+
+    def watching(self) -> None:
+        """The quiet state."""
+        last = self.ledger.last
+        where = f"attempt {last.generation} on {', '.join(last.nodes)}" if last else "its first start"
+        self.at("watching", waits=where)
+
+    async def next_event(self) -> None:
+        """Returns when something is to be looked at; looks by itself after a while without signals."""
+        try:
+            await workflow.wait_condition(
+                lambda: self.news is not None or bool(self.inbox) or bool(self.orders),
+                timeout=LOOK_EVERY,
+                timeout_summary="then look by ourselves",
+            )
+        except TimeoutError:
+            self.news = await self.look()
+
+    async def follow(self) -> None:
+        """Decides what the newest native state, the evidence and the orders mean."""
+        if self.news is not None:
+            self.native, self.news = self.news, None
+            await self.follow_native(self.native)
+        if self.result:
+            return
+        if self.orders:
+            order = self.orders.pop(0)
+            await self.recover((), want=order)
+        elif self.inbox:
+            batch, self.inbox = tuple(self.inbox), []
+            await self.recover(batch)
+
+    async def follow_native(self, native: NativeJob) -> None:
+        """One branch for each phase."""
+        last = self.ledger.last
+        if native.phase is Phase.RUNNING:
+            if last is None or native.restarts > last.restarts:
+                await self.begin_attempt(native)
+                self.watching()
+            elif await self.stalled():
+                await self.recover(self.stall_evidence())
+        elif native.phase is Phase.PENDING:
+            if last is not None and last.ended_at is None and native.restarts >= last.restarts:
+                self.tell(f"the scheduler put it back into the queue by itself ({native.reason})")
+                await self.recover(())
+        elif native.phase is Phase.ABSENT:
+            await self.missing()
+        elif native.phase.ended:
+            await self.ended(native)
+
+    async def missing(self) -> None:
+        """Not in the controller: unknown. Never taken for done, never for failed."""
+        outcome = await self.ask(
+            title=f"{self.inp.job} is not in the controller of {self.inp.cluster}",
+            why=f"Job {self.native_id} was purged or lost. Nobody can tell from the cluster how it ended.",
+            steps=("retry: look again", "abort: stop supervising it"),
+            options=(Choice.RETRY, Choice.ABORT),
+            default=Choice.ABORT,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is not Choice.RETRY:
+            self.result = "end unknown: the controller does not know it any more"
+
+    async def ended(self, native: NativeJob) -> None:
+        """Done, stopped by a person, or ended badly. Progress decides, not the scheduler's word."""
+        await self.refresh_progress(native)
+        total, step = native.tokens.total_steps, self.progress.step
+        finished = self.progress.done or (total is not None and step is not None and step >= total)
+        if native.phase is Phase.SUCCEEDED and (finished or total is None):
+            self.result = "done"
+        elif finished:
+            self.result = f"done (its last step was seen; the scheduler says {native.phase}: {native.reason})"
+        elif native.phase is Phase.SUCCEEDED:
+            self.result = (
+                f"ended with code 0 at step {step} of {total}; a completed job is not revived, its owner decides"
+            )
+        elif native.phase is Phase.CANCELLED:
+            self.result = "cancelled in the cluster by a person; left as it is"
+        elif native.phase is Phase.TIMED_OUT:
+            self.result = f"ended by its time limit at step {step}; that is no fault"
+        else:
+            self.tell(f"ended badly: {native.phase} ({native.reason}), exit code {native.exit_code}")
+            await self.recover(())
+
+    # -- judgement and recovery
+
+    async def recover(self, evidence: tuple[Evidence, ...], want: Order | None = None) -> None:
+        """Gathers, judges, decides, and runs the step. Ends in a new attempt, in an end, or in a person."""
+        detected = min((e.seen_at for e in evidence), default=self.now())
+        try:
+            verdict = await self.judge(evidence, want)
+            decision = await self.decide(verdict, want)
+        except Abandoned as given_up:
+            self.tell(f"no decision: {given_up}")
+            return
+        if decision.action in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
+            result = await self.run_recovery(verdict, decision, detected, want)
+            await self.book(result, verdict, decision)
+        elif decision.action is Action.REFUSE:
+            await self.refuse(verdict, decision.why)
+        elif decision.action is Action.NOTHING:
+            self.tell(f"recorded, nothing to do: {decision.why}")
+        else:
+            await self.ask_what_next(verdict, decision.why)
+        if not self.result:
+            self.watching()
+
+    async def refuse(self, verdict: Verdict, why: str) -> None:
+        """A user fault is never moved. A job that still runs runs on; one that ended is over, with its cause."""
+        self.tell(f"not moved: {why}")
+        if self.native is not None and self.native.phase.ended:
+            self.result = f"user fault, not restarted: {verdict.title}"
+
+    async def ask_what_next(self, verdict: Verdict, why: str) -> None:
+        """A budget is spent, or nothing fits: a person decides."""
+        outcome = await self.ask(
+            title=f"{self.inp.job} needs a decision",
+            why=f"{verdict.title}. {why}",
+            steps=("retry: one more failover", "abort: stop supervising and leave it as it is"),
+            options=(Choice.RETRY, Choice.ABORT, Choice.TAKE_OVER),
+            default=Choice.TAKE_OVER,
+            evidence=verdict.evidence,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is Choice.RETRY:
+            decision = (await self.decide(verdict, None)).model_copy(
+                update={"action": Action.FAILOVER_IN_CLUSTER, "mode": "auto", "why": f"{outcome.by} said retry"}
+            )
+            result = await self.run_recovery(verdict, decision, self.now(), None)
+            await self.book(result, verdict, decision)
+            return
+        await self.leave(f"{outcome.by} chose {outcome.choice}")
+        self.result = f"left to a person: {why}"
+
+    async def book(self, result: RecoveryResult, verdict: Verdict, decision: object) -> None:
+        """Writes the recovery into the ledger and follows up what did not end well."""
+        self.book_recovery(result, verdict)
+        await self.save_report("incident")
+        if result.ended is RecoveryEnd.JOB_ENDED:
+            self.news = await self.look()
+        elif result.ended is RecoveryEnd.NO_STEP and not self.result:
+            self.news = await self.look()
+            if self.news.phase is Phase.RUNNING:
+                await self.recover(self.no_step_evidence(result))
+        elif result.ended in {RecoveryEnd.STUCK, RecoveryEnd.DENIED}:
+            self.facts["Left as"] = result.text
+            self.show()
+
+    async def close(self) -> None:
+        """The last report, and what stays of our marks."""
+        self.at("over")
+        self.tell(self.result)
+        self.ledger = self.ledger.model_copy(update={"done_at": self.now()})
+        try:
+            await self.save_report("job")
+        except StepFailed as failed:
+            self.tell(f"the report could not be stored: {failed}")
+        await workflow.wait_condition(workflow.all_handlers_finished)
+
+    async def leave(self, why: str) -> None:
+        """Says what state is left behind. Nothing destructive happens here."""
+        state = await self.describe_left_state()
+        self.tell(f"{why}; {state}")
+        self.facts["Left as"] = state
+        self.at("left")
+        try:
+            await self.save_report("job")
+        except StepFailed as failed:
+            self.tell(f"the report could not be stored: {failed}")

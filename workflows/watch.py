@@ -1,0 +1,155 @@
+"""`WatchCluster`: one heartbeating activity turns the cluster's changes into signals; evidence from anywhere is routed.
+
+The activity starts with the full picture each time, so whatever was lost (a worker, the cluster's controller,
+this runbook) is made up for at the next start.
+"""
+
+import asyncio
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from activities import api
+    from fleet.faults.evidence import Evidence, FaultClass
+    from fleet.runbooks import VIEW, EvidenceBatch, Runbook, Signal, View, WatchInput
+    from workflows import attributes
+    from workflows.base import Book, StepFailed
+
+WATCH_SECONDS = 3600.0
+"""How long one watching activity lasts before it starts again with the full picture."""
+REMEMBERED = 2000
+"""Evidence keys remembered against repeats."""
+
+
+@workflow.defn(name=Runbook.WATCH)
+class WatchCluster(Book):
+    """One per cluster, for ever."""
+
+    kind = Runbook.WATCH
+
+    @workflow.init
+    def __init__(self, inp: WatchInput) -> None:
+        super().__init__()
+        self.inp = inp
+        self.routed = inp.routed
+        self.inbox: list[Evidence] = []
+        self.seen: dict[str, None] = {}
+        self.headline = f"Watch over {inp.cluster}"
+
+    @workflow.run
+    async def run(self, inp: WatchInput) -> None:
+        self.at("watching", waits="changes")
+        watching = asyncio.create_task(self._watch())
+        while True:
+            await workflow.wait_condition(
+                lambda: bool(self.inbox) or watching.done() or workflow.info().is_continue_as_new_suggested()
+            )
+            if watching.done():
+                watching.result()
+            while self.inbox:
+                batch, self.inbox = tuple(self.inbox), []
+                await self._route(batch)
+            if workflow.info().is_continue_as_new_suggested():
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                await workflow.wait_condition(workflow.all_handlers_finished)
+                workflow.continue_as_new(WatchInput(cluster=self.inp.cluster, routed=self.routed))
+
+    @workflow.signal(name=Signal.EVIDENCE)
+    def evidence(self, batch: EvidenceBatch) -> None:
+        """Evidence in its one form, from the watchers themselves, a person or a node agent."""
+        for item in batch.evidence:
+            if item.key not in self.seen:
+                self.seen[item.key] = None
+                self.inbox.append(item)
+        while len(self.seen) > REMEMBERED:
+            self.seen.pop(next(iter(self.seen)))
+
+    @workflow.query(name=VIEW)
+    def view(self) -> View:
+        """What it does and what it routed."""
+        return View(
+            workflow=workflow.info().workflow_id,
+            kind=self.kind,
+            step=self.step,
+            waits_for=self.waits_for,
+            story=self.story,
+            result=f"{self.routed} pieces of evidence routed",
+        )
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self.act(
+                    api.WATCH,
+                    api.WatchIn(cluster=self.inp.cluster, seconds=WATCH_SECONDS),
+                    cluster=self.inp.cluster,
+                    summary=f"watch {self.inp.cluster}",
+                )
+            except StepFailed as failed:
+                self.tell(f"the watch was lost and starts again: {failed}")
+                await workflow.sleep(5, summary="before the watch starts again")
+
+    async def _route(self, batch: tuple[Evidence, ...]) -> None:
+        """Records everything, then sends it on, subject by subject."""
+        self.routed += len(batch)
+        try:
+            await self.act(
+                api.RECORD_EVIDENCE,
+                api.EvidenceIn(cluster=self.inp.cluster, evidence=batch),
+                summary=f"record {len(batch)} pieces of evidence",
+            )
+            for node in sorted({e.node for e in batch if e.node}):
+                await self._route_node(node, tuple(e for e in batch if e.node == node))
+            for job in sorted({e.job for e in batch if e.job and not e.node}):
+                await self.act(
+                    api.TELL_JOB,
+                    api.TellJob(job=job, signal=Signal.EVIDENCE, evidence=tuple(e for e in batch if e.job == job)),
+                    summary=f"tell {job}",
+                )
+        except StepFailed as failed:
+            self.tell(f"evidence could not be routed: {failed}")
+            self.inbox = [*batch, *self.inbox]
+            await workflow.sleep(10, summary="before the evidence is routed again")
+
+    async def _route_node(self, node: str, batch: tuple[Evidence, ...]) -> None:
+        """Judges what was seen on a node: hardware starts its repair, which tells the jobs on it; anything else
+        goes to the jobs on it directly."""
+        verdict = await self.act(
+            api.JUDGE, api.JudgeIn(cluster=self.inp.cluster, evidence=batch, node=node), summary=f"judge {node}"
+        )
+        self.tell(f"{node}: {verdict.title} ({verdict.fault})")
+        workflow.upsert_search_attributes([attributes.FAULT.value_set(str(verdict.fault))])
+        if verdict.fault is FaultClass.HARDWARE:
+            await self.act(
+                api.REQUEST_HEAL,
+                api.HealRequest(
+                    cluster=self.inp.cluster,
+                    node=node,
+                    evidence=batch,
+                    verdict=verdict,
+                    by=workflow.info().workflow_id,
+                ),
+                summary=f"ask for a repair of {node}",
+            )
+        if verdict.fault is FaultClass.INFORMATIONAL:
+            return
+        holders = await self.act(
+            api.READ_HOLDERS,
+            api.OnNode(cluster=self.inp.cluster, node=node),
+            cluster=self.inp.cluster,
+            summary=f"who holds {node}",
+        )
+        for holder in holders.jobs:
+            if holder.name:
+                await self.act(
+                    api.TELL_JOB,
+                    api.TellJob(
+                        job=holder.name,
+                        signal=Signal.EVIDENCE,
+                        cluster=self.inp.cluster,
+                        node=node,
+                        evidence=batch,
+                    ),
+                    summary=f"tell {holder.name}",
+                )
