@@ -191,6 +191,58 @@ class FreeNodes(Value):
     free: int
 
 
+class JobOn(Value):
+    """A native job and, when it is supervised, its fleet name."""
+
+    job: NativeJob
+    name: str | None
+
+
+class FindJob(Value):
+    """By its fleet name, its native id or its user's name."""
+
+    cluster: str
+    job: str
+
+
+class Found(Value):
+    """Empty when the cluster has no such job now; more than one when the name is not unique."""
+
+    jobs: tuple[JobOn, ...] = ()
+
+
+class Subject(Value):
+    """A node (`cluster` and `node`) or a job (its fleet name); `limit` newest things."""
+
+    cluster: str = ""
+    node: str | None = None
+    job: str | None = None
+    limit: int = 50
+
+
+class StoredReport(Value):
+    subject: str
+    kind: str
+    report: str
+    """JSON of a `fleet.report.Report`."""
+    at: float
+
+
+class History(Value):
+    """What the store remembers of a subject, newest last."""
+
+    evidence: tuple[Evidence, ...] = ()
+    verdict: Verdict | None = None
+    reports: tuple[StoredReport, ...] = ()
+
+
+class ClusterView(Value):
+    """A cluster as a person lists it."""
+
+    nodes: tuple[NodeFacts, ...]
+    jobs: tuple[JobOn, ...]
+
+
 class Alive(Value):
     """Workflow ids asked about, or those found running."""
 
@@ -229,13 +281,6 @@ class JudgeIn(Value):
     evidence: tuple[Evidence, ...]
     job: str | None = None
     node: str | None = None
-
-
-class JobOn(Value):
-    """A native job and, when it is supervised, its fleet name."""
-
-    job: NativeJob
-    name: str | None
 
 
 class Holders(Value):
@@ -353,6 +398,10 @@ COUNT_FREE = Activity("count_free_nodes", NeedsNodes, FreeNodes, _s(30), _s(600)
 READ_NODE = Activity("read_node", OnNode, NodeFacts, _s(20), _s(600))
 READ_LOG = Activity("read_log", OnJob, LogTail, _s(20), _s(60))
 READ_HOLDERS = Activity("read_holders", OnNode, Holders, _s(20), _s(600))
+
+FIND_JOB = Activity("find_job", FindJob, Found, _s(20), _s(60))
+READ_CLUSTER = Activity("read_cluster", PolicyIn, ClusterView, _s(30), _s(60))
+READ_HISTORY = Activity("read_history", Subject, History, _s(20), _s(60))
 
 SUBMIT_JOB = Activity("submit_job", Submit, NativeJob, _s(120), _s(900), mutates=True)
 ADOPT_JOB = Activity("adopt_job", Adopt, AdoptedJob, _s(60), _s(900), mutates=True)

@@ -27,6 +27,7 @@ class DecisionInput(Value):
     at: float
     """The workflow's time."""
     free_nodes: int | None = None
+    """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable`. None = not known."""
     nodes_wanted: int = 1
     want: Action | None = None
     """A person's order (`runbook start restart|failover`), which still obeys budgets and modes."""
@@ -44,6 +45,7 @@ class Decision(Value):
     budget_left: int = 0
     """Tries left on this rung for this cause after this one."""
     charge: int = 1
+    """What it costs that budget, and so the `charge` of the attempt that it leads to; 2 after an early failure."""
     mode: str = "propose"
     policy_hash: str = ""
     checkpoint_grace: float = 120.0

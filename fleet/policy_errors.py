@@ -130,10 +130,11 @@ def _model_at(path: Path, data: object) -> type[BaseModel]:
 
 
 def _bad_key(found: ErrorDetails, path: Path, under: str) -> str:
+    name = str(path[-1])
     if path[0] == "modes":
-        return f"unknown step '{short(str(path[-1]))}'{under}; allowed: {_choices(str(path[-1]), list(policy.Step))}"
+        return f"unknown step '{short(name)}'{under}; allowed: {_choices(name, list(policy.Step))}"
     return (
-        f"the name '{short(str(path[-1]))}'{under} is not legal; it starts with a letter or a digit and goes on with those "
+        f"the name '{short(name)}'{under} is not legal; it starts with a letter or a digit and goes on with those "
         "and . _ : - only, at most 200"
     )
 

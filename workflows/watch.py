@@ -1,4 +1,4 @@
-"""`WatchCluster`: one heartbeating activity turns the cluster's changes into signals; evidence from anywhere is routed.
+"""`WatchCluster`: one heartbeating activity turns the cluster's changes into signals; all evidence is routed here.
 
 The activity starts with the full picture each time, so whatever was lost (a worker, the cluster's controller,
 this runbook) is made up for at the next start.

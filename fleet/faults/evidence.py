@@ -36,6 +36,10 @@ class Kind(StrEnum):
     UNREADABLE = "unreadable"
 
 
+EARLIER_BOOT = "earlier"
+"""Boot identity of a line that a log itself places before the node's present boot."""
+
+
 class Evidence(Value):
     """One thing seen, by whom, where and when."""
 
