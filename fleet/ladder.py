@@ -1,0 +1,258 @@
+"""The ladder: which step is next for a job in trouble (DESIGN.md section 4). Pure, so a dry run tells the truth.
+
+In place, then elsewhere in the cluster, then a person. Every budget ends in a question, never in a silence.
+"""
+
+from collections.abc import Iterable
+
+from fleet.budget import Budget, budget, charge
+from fleet.decision import Action, Decision, DecisionInput
+from fleet.faults.evidence import FaultClass, Verdict
+from fleet.ledger import Attempt, Ledger, Rung
+from fleet.policy import Limits, Policy
+
+_RUNGS = {Action.RESTART_IN_PLACE: Rung.IN_PLACE, Action.FAILOVER_IN_CLUSTER: Rung.IN_CLUSTER}
+_UNKNOWN_TRIES = 1
+"""An unknown fault gets one try in place and one elsewhere, whatever the limits allow (DESIGN.md section 4)."""
+
+
+def next_step(inp: DecisionInput, policy: Policy) -> Decision:
+    """What to do now, and why in one sentence. The same input and policy always give the same answer."""
+    verdict = inp.verdict
+    if inp.ledger.done_at is not None:
+        return _still(inp, policy, Action.NOTHING, f"{inp.ledger.job} has ended; there is nothing to recover")
+    if inp.want is not None:
+        return _ordered(inp, policy, inp.want)
+    if verdict.fault is FaultClass.INFORMATIONAL:
+        return _still(inp, policy, Action.NOTHING, f"{_what(verdict)} needs no action; it is recorded")
+    if verdict.fault is FaultClass.USER:
+        return _still(inp, policy, Action.REFUSE, _own_fault(verdict))
+    twin = _same_failure(inp)
+    if twin is not None:
+        return _still(inp, policy, Action.REFUSE, _own_fault_by_repetition(inp, twin))
+    return _climb(inp, policy)
+
+
+def unusable(ledger: Ledger, verdict: Verdict) -> tuple[str, ...]:
+    """Nodes that the next attempt must not use: this verdict's culprit and those of earlier hardware faults."""
+    bad = {a.verdict.culprit.node for a in ledger.attempts if a.verdict and a.verdict.fault is FaultClass.HARDWARE}
+    return _sorted(node for node in (*bad, verdict.culprit.node) if node)
+
+
+# -- the rungs
+
+
+def _climb(inp: DecisionInput, policy: Policy) -> Decision:
+    """The first rung with a try left; a person when there is none."""
+    spent = []
+    for action, tries in _rungs(inp.verdict.fault, policy.limits):
+        left = budget(inp.ledger, _RUNGS[action], inp.verdict.rule, tries)
+        if action is Action.RESTART_IN_PLACE and _on_bad_node(inp):
+            continue
+        if left.open:
+            return _take(inp, policy, action, left)
+        spent.append(left)
+    return _still(inp, policy, Action.ASK, _exhausted(inp, spent))
+
+
+def _rungs(fault: FaultClass, limits: Limits) -> tuple[tuple[Action, int], ...]:
+    place, cluster = limits.in_place_tries, limits.in_cluster_tries
+    if fault is FaultClass.HARDWARE:
+        return ((Action.FAILOVER_IN_CLUSTER, cluster),)
+    if fault is FaultClass.UNKNOWN:
+        place, cluster = min(place, _UNKNOWN_TRIES), min(cluster, _UNKNOWN_TRIES)
+    return ((Action.RESTART_IN_PLACE, place), (Action.FAILOVER_IN_CLUSTER, cluster))
+
+
+def _ordered(inp: DecisionInput, policy: Policy, want: Action) -> Decision:
+    """A person's order. It overrules the verdict, but neither budgets nor modes, and relocates no user fault."""
+    if want is Action.FAILOVER_ACROSS_CLUSTERS:
+        why = "this release cannot move a job to another cluster; order a failover in the cluster, or move it by hand"
+        return _still(inp, policy, Action.ASK, why)
+    if want not in _RUNGS:
+        return _still(inp, policy, want, f"ordered by a person: {want.value.replace('_', ' ')}")
+    if want is Action.FAILOVER_IN_CLUSTER and inp.verdict.fault is FaultClass.USER:
+        return _still(inp, policy, Action.REFUSE, _own_fault(inp.verdict))
+    tries = dict(_rungs(FaultClass.TRANSIENT, policy.limits))[want]
+    left = budget(inp.ledger, _RUNGS[want], inp.verdict.rule, tries)
+    if not left.open:
+        return _still(inp, policy, Action.ASK, _exhausted(inp, [left]))
+    return _take(inp, policy, want, left)
+
+
+def _take(inp: DecisionInput, policy: Policy, action: Action, left: Budget) -> Decision:
+    if inp.ledger.last is None:
+        why = f"no attempt of {inp.ledger.job} is known, so nothing can be restarted; look at the job itself"
+        return _still(inp, policy, Action.ASK, why)
+    if action is Action.RESTART_IN_PLACE:
+        return _restart(inp, policy, left)
+    return _failover(inp, policy, left)
+
+
+def _restart(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
+    delays = policy.limits.in_place_delays
+    delay = delays[min(left.made, len(delays) - 1)] if delays else 0.0
+    cost = _cost(inp, policy)
+    why = f"{_cause(inp)}: restart on the same nodes {_after(delay)}; {_left(left, cost)}"
+    return _go(inp, policy, Action.RESTART_IN_PLACE, why, left, delay=delay)
+
+
+def _failover(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
+    bad = unusable(inp.ledger, inp.verdict)
+    exclude = bad if inp.verdict.culprit.node else _sorted({*bad, *_own(inp)})
+    usable = _usable(inp, exclude)
+    if usable is not None and usable < inp.nodes_wanted and inp.want is not None and not inp.verdict.culprit.node:
+        exclude, usable = bad, _usable(inp, bad)  # a person wants it, and no node is blamed: its own nodes will do
+    if usable is not None and usable < inp.nodes_wanted:
+        return _still(inp, policy, Action.ASK, _does_not_fit(inp, exclude, usable))
+    cost = _cost(inp, policy)
+    without = f"without {', '.join(exclude)}" if exclude else "with no node excluded"
+    why = f"{_cause(inp)}: run it again in {inp.cluster} {without}; {_left(left, cost)}"
+    return _go(inp, policy, Action.FAILOVER_IN_CLUSTER, why, left, exclude=exclude)
+
+
+# -- what the rules look at
+
+
+def _same_failure(inp: DecisionInput) -> Attempt | None:
+    """An earlier attempt that failed by the same rule at the same training step on different nodes."""
+    last = inp.ledger.last
+    if last is None or last.progress.step is None:
+        return None
+    for earlier in inp.ledger.attempts[:-1]:
+        same = earlier.verdict is not None and earlier.verdict.rule == inp.verdict.rule
+        if same and earlier.progress.step == last.progress.step and _elsewhere(earlier, last, inp.verdict):
+            return earlier
+    return None
+
+
+def _elsewhere(earlier: Attempt, last: Attempt, verdict: Verdict) -> bool:
+    """Different culprits where both are known; else no node in common, for a shared node could be the culprit."""
+    before = earlier.verdict.culprit.node if earlier.verdict else None
+    if before and verdict.culprit.node:
+        return before != verdict.culprit.node
+    return bool(earlier.nodes) and bool(last.nodes) and not set(earlier.nodes) & set(last.nodes)
+
+
+def _usable(inp: DecisionInput, exclude: Iterable[str]) -> int | None:
+    """`free_nodes` counts the job's own nodes; those of them that are excluded beyond `unusable` come off."""
+    if inp.free_nodes is None:
+        return None
+    return inp.free_nodes - len((set(exclude) & _own(inp)) - set(unusable(inp.ledger, inp.verdict)))
+
+
+def _cost(inp: DecisionInput, policy: Policy) -> int:
+    """A person who moves a running job has seen no failure, so nothing counts double."""
+    running = inp.ledger.last is not None and inp.ledger.last.ended_at is None
+    return 1 if inp.want is not None and running else charge(inp.ledger, inp.at, policy)
+
+
+def _own(inp: DecisionInput) -> set[str]:
+    return set(inp.ledger.last.nodes) if inp.ledger.last else set()
+
+
+def _on_bad_node(inp: DecisionInput) -> bool:
+    """One of its nodes had a hardware fault under an earlier attempt; nobody restarts there."""
+    earlier = inp.verdict.model_copy(update={"culprit": type(inp.verdict.culprit)()})
+    return bool(_own(inp) & set(unusable(inp.ledger, earlier)))
+
+
+def _sorted(nodes: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(nodes)))
+
+
+# -- words
+
+
+def _what(verdict: Verdict) -> str:
+    return f"{verdict.title} ({verdict.rule})" if verdict.title else verdict.rule
+
+
+def _cause(inp: DecisionInput) -> str:
+    where = f" on {inp.verdict.culprit.node}" if inp.verdict.culprit.node else ""
+    order = "ordered by a person after " if inp.want is not None else ""
+    return f"{order}{_what(inp.verdict)}{where}"
+
+
+def _after(delay: float) -> str:
+    return f"in {delay:.0f} s" if delay else "at once"
+
+
+def _left(left: Budget, cost: int) -> str:
+    early = ", this one counts double because the failure came right after the start" if cost > 1 else ""
+    return f"{left.left_after(cost)} of {left.tries} tries left for this cause{early}"
+
+
+def _own_fault(verdict: Verdict) -> str:
+    return (
+        f"{_what(verdict)} is a fault of the job itself: it would fail the same way on any node, so it is not moved; "
+        "its owner gets the cause"
+    )
+
+
+def _own_fault_by_repetition(inp: DecisionInput, twin: Attempt) -> str:
+    last = inp.ledger.last
+    assert last is not None  # noqa: S101 - `_same_failure` found it
+    return (
+        f"{_what(inp.verdict)} struck at training step {last.progress.step} in attempts {twin.generation} and "
+        f"{last.generation} on different nodes, so it is a fault of the job itself and it is not moved; "
+        "its owner gets the cause"
+    )
+
+
+def _exhausted(inp: DecisionInput, spent: list[Budget]) -> str:
+    names = {Rung.IN_PLACE: "in place", Rung.IN_CLUSTER: "in the cluster"}
+    tried = " and ".join(f"{b.spent} of {b.tries} {names[b.rung]}" for b in spent) or "none"
+    return (
+        f"{_cause(inp)} again, and its tries are spent ({tried}); a person must decide whether to try once more, "
+        "to move the job or to end it"
+    )
+
+
+def _does_not_fit(inp: DecisionInput, exclude: tuple[str, ...], usable: int) -> str:
+    out = f" without {', '.join(exclude)}" if exclude else ""
+    return (
+        f"{_cause(inp)}: the job needs {inp.nodes_wanted} nodes and {inp.cluster} has {max(0, usable)}{out}, "
+        f"so {inp.nodes_wanted - max(0, usable)} are missing; free or return nodes, or move the job by hand"
+    )
+
+
+# -- the answer
+
+
+def _go(
+    inp: DecisionInput,
+    policy: Policy,
+    action: Action,
+    why: str,
+    left: Budget,
+    *,
+    delay: float = 0.0,
+    exclude: tuple[str, ...] = (),
+) -> Decision:
+    cost = _cost(inp, policy)
+    return Decision(
+        action=action,
+        why=why,
+        delay=delay,
+        exclude=exclude,
+        budget_left=left.left_after(cost),
+        charge=cost,
+        mode=policy.mode(action.value).value,
+        **_under(policy),
+    )
+
+
+def _still(inp: DecisionInput, policy: Policy, action: Action, why: str) -> Decision:
+    """A decision that changes nothing in the cluster and costs nothing. The nodes to avoid stay named."""
+    return Decision(action=action, why=why, exclude=unusable(inp.ledger, inp.verdict), charge=0, **_under(policy))
+
+
+def _under(policy: Policy) -> dict[str, str | float]:
+    limits = policy.limits
+    return {
+        "policy_hash": policy.digest,
+        "checkpoint_grace": limits.checkpoint_grace,
+        "step_timeout": limits.step_timeout,
+        "run_timeout": limits.run_timeout,
+    }
