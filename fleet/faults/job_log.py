@@ -1,0 +1,198 @@
+"""Lines of a job's own output -> evidence: the first failing rank's exception, and what the table knows. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fleet.faults.evidence import Evidence, Kind, Source
+from fleet.faults.kernel_log import DETAIL, clean, decoded, digest, junk, unreadable
+from fleet.faults.patterns import LINE_LIMIT
+from fleet.faults.tables import Tables, TextRow, load_tables
+
+MAX_LINES = 200_000
+"""Lines read at most: the newest. A bound on work, for a job's log has none."""
+OTHER_PROCESS_GIB = 1.0
+"""Memory of another process on the GPU above which an out-of-memory is a leftover's fault. Ours: a context alone
+takes about half a GiB."""
+
+_RANK = re.compile(r"^\s{0,6}(?:(\d{1,6}): |\[rank(\d{1,6})\]:? ?|\[[a-z]{1,20}(\d{1,6})\]:)")
+_HOST = re.compile(r"^([A-Za-z0-9][\w.-]{0,200}):\d{1,10}:\d{1,10} \[\d{1,3}\] ")
+_START = re.compile(r"^Traceback \(most recent call last\):")
+_END = re.compile(r"^[A-Za-z_][\w.]{0,200}(?::|$)")
+_CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+_STEP = re.compile(r"\bstep[ =:]{1,3}(\d{1,12})\b", re.IGNORECASE)
+_SIZE = r"(\d{1,9}(?:\.\d{1,4})?) (KiB|MiB|GiB|TiB)"
+_OTHER = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
+_WANTED = re.compile(rf"Tried to allocate {_SIZE}")
+_FRAGMENTS = re.compile(rf"{_SIZE} (?:is )?reserved by PyTorch but unallocated")
+_GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
+
+
+@dataclass
+class _Stack:
+    """A traceback being read, of one rank's stream."""
+
+    place: str = ""
+    chained: bool = False
+
+
+@dataclass
+class _Hit:
+    """The first line that matched one row."""
+
+    row: TextRow
+    code: str
+    line: str
+    index: int
+    rank: int | None
+    host: str | None
+    place: str = ""
+    step: str | None = None
+    count: int = 1
+
+
+@dataclass
+class _Reading:
+    tables: Tables
+    lines: list[tuple[TextRow, re.Pattern[str]]]
+    exceptions: list[tuple[TextRow, re.Pattern[str]]]
+    any_line: re.Pattern[str]
+    hits: dict[str, _Hit] = field(default_factory=dict)
+    stacks: dict[int | None, _Stack] = field(default_factory=dict)
+    step: str | None = None
+
+
+def parse_job_log(
+    lines: Iterable[str | bytes] | str | bytes,
+    *,
+    cluster: str,
+    job: str,
+    seen_at: float,
+    rank_nodes: Mapping[int, str] | None = None,
+    tables: Tables | None = None,
+) -> tuple[Evidence, ...]:
+    """One piece of evidence for each row of the table that a line matches, the earliest line first.
+
+    `code` is the row's id, `stamp` the line's number, `rank` the rank if the line names it (`srun -l`, torch).
+    `rank_nodes` (rank -> node) names the node of a failing rank. Never raises; what is no text says so.
+    """
+    reading = _begin(tables or load_tables())
+    texts = _newest(lines)
+    for index, text in enumerate(texts):
+        _read_line(reading, text[:LINE_LIMIT], index)
+    hits = sorted(reading.hits.values(), key=lambda hit: (hit.index, hit.code))
+    told = [_evidence(hit, cluster, job, seen_at, rank_nodes or {}) for hit in hits]
+    if why := junk("\n".join(texts[:200])[:65536]):
+        one = unreadable(cluster, None, seen_at, None, why=why, detail=f"{len(texts)} lines of the job's log: {why}")
+        told.append(one.model_copy(update={"source": Source.JOB, "job": job}))
+    return tuple(told)
+
+
+def _begin(tables: Tables) -> _Reading:
+    rows = [(row, row.compiled) for row in tables.texts.values()]
+    lines = [(row, pattern) for row, pattern in rows if row.where == "line"]
+    return _Reading(
+        tables=tables,
+        lines=lines,
+        exceptions=[(row, pattern) for row, pattern in rows if row.where == "exception"],
+        any_line=re.compile("|".join(f"(?:{row.pattern})" for row, _ in lines) or r"(?!)"),
+    )
+
+
+def _newest(lines: Iterable[str | bytes] | str | bytes) -> list[str]:
+    if isinstance(lines, str | bytes):
+        lines = decoded(lines).split("\n")
+    return [decoded(line).rstrip("\r\n") for line in list(lines)[-MAX_LINES:]]
+
+
+def _read_line(reading: _Reading, text: str, index: int) -> None:
+    rank, host, line = _prefix(text)
+    if found := _STEP.search(line):
+        reading.step = found.group(1)
+    ended, place = _traceback(reading, rank, line)
+    row = _row(reading, line, ended=ended)
+    if row is None:
+        return
+    code = _oom_kind(line) if row.id == "torch_oom" else row.id
+    hit = reading.hits.get(code)
+    if hit is not None:
+        hit.count += 1
+        return
+    reading.hits[code] = _Hit(row, code, clean(line), index, rank, host, place, reading.step)
+
+
+def _prefix(text: str) -> tuple[int | None, str | None, str]:
+    """Rank and host that the line names, and the line without them (`srun -l`, then torch's own)."""
+    rank: int | None = None
+    for _ in range(2):
+        found = _RANK.match(text)
+        if found is None:
+            break
+        rank = int(next(group for group in found.groups() if group))
+        text = text[found.end() :]
+    host = _HOST.match(text)
+    return rank, host.group(1) if host else None, text
+
+
+def _traceback(reading: _Reading, rank: int | None, line: str) -> tuple[bool, str]:
+    """(the line ends a traceback, `file:line` of its last frame)."""
+    if _START.match(line):
+        reading.stacks[rank] = _Stack()
+        return False, ""
+    stack = reading.stacks.get(rank)
+    if stack is None:
+        return False, ""
+    if line.startswith((" ", "\t")):
+        frame = re.match(r'\s+File "([^"]{1,300})", line (\d{1,9})', line)
+        if frame:
+            stack.place = f"{frame.group(1).rsplit('/', 1)[-1]}:{frame.group(2)}"
+        return False, ""
+    if not line or _CHAIN.match(line):
+        return False, ""
+    del reading.stacks[rank]
+    return bool(_END.match(line)), stack.place
+
+
+def _row(reading: _Reading, line: str, *, ended: bool) -> TextRow | None:
+    """The first row that matches; a traceback's last line always has one."""
+    if reading.any_line.search(line):
+        return next((row for row, pattern in reading.lines if pattern.search(line)), None)
+    if not ended:
+        return None
+    return next((row for row, pattern in reading.exceptions if pattern.search(line)), None)
+
+
+def _oom_kind(line: str) -> str:
+    """Whose memory it is: the job's own, another process's, or the allocator's fragments."""
+    others = sum(_gib(number, unit) for number, unit in _OTHER.findall(line))
+    if others >= OTHER_PROCESS_GIB:
+        return "torch_oom_other_process"
+    wanted, fragments = _WANTED.search(line), _FRAGMENTS.search(line)
+    if wanted and fragments and _gib(*fragments.groups()) >= _gib(*wanted.groups()):
+        return "torch_oom_fragmented"
+    return "torch_oom"
+
+
+def _gib(number: str, unit: str) -> float:
+    return float(number) * _GIB[unit]
+
+
+def _evidence(hit: _Hit, cluster: str, job: str, seen_at: float, rank_nodes: Mapping[int, str]) -> Evidence:
+    node = rank_nodes.get(hit.rank) if hit.rank is not None else None
+    where = f" (rank {hit.rank})" if hit.rank is not None else ""
+    place = f" at {hit.place}" if hit.place else ""
+    step = f", last step seen {hit.step}" if hit.step else ""
+    return Evidence(
+        source=Source.JOB,
+        kind=Kind.LOG_TEXT,
+        cluster=cluster,
+        node=node or hit.host,
+        job=job,
+        code=hit.code,
+        seen_at=seen_at,
+        detail=f"{hit.line[:DETAIL]}{place}{where}{step}",
+        raw_hash=digest(f"{hit.index}|{hit.line}"),
+        stamp=float(hit.index),
+        rank=hit.rank,
+        count=hit.count,
+    )

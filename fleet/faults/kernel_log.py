@@ -1,0 +1,299 @@
+"""A node's kernel log -> evidence. Pure, never raises, and never silent about a line it cannot read."""
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from fleet.faults.evidence import EARLIER_BOOT, Evidence, Kind, Source
+from fleet.faults.stamps import HEAD, Prefix, read_prefix
+from fleet.faults.xid_text import pci_address, signature
+from fleet.model import Value
+
+SIBLING_SECONDS = 5.0
+"""Lines of one XID on one GPU within this many seconds are one fault (H100 and A100 field study, "two GPUs")."""
+SAME_LOSS_SECONDS = 300.0
+"""A "fallen off the bus" line this close to an XID 79 of its GPU is the same loss (NVSentinel)."""
+MAX_EVENTS = 2000
+"""Events taken from one log; what is over it is counted and said."""
+MAX_PER_GPU_AND_CODE = 50
+DETAIL = 400
+
+NOT_OURS = "no GPU fault in the line"
+
+_MARKS = (
+    "Xid",
+    "Linux version ",
+    "-- Boot ",
+    "-- Reboot --",
+    "GPU at PCI",
+    "fallen off",
+    "NVIDIA GPU",
+    "device handle for GPU",
+)
+_XID = re.compile(r"NVRM: {0,4}Xid {0,4}\(([^()]{0,160})\) {0,4}: {0,4}(\d{1,5})(?!\w)(.{0,1200})")
+_SXID = re.compile(r"SXid {0,4}\(([^()]{0,160})\) {0,4}: {0,4}0{0,4}(\d{1,6})(?!\w)(.{0,1200})")
+_MARK = re.compile(r"NVRM: {0,4}Xid|SXid {0,4}\(")
+_MAP = re.compile(r"NVRM: GPU at PCI:([0-9a-fA-F:.]{7,20}): (GPU-[0-9a-fA-F-]{8,60})")
+_BOOTED = re.compile(r"^(?:-- Boot \w{1,64} --|-- Reboot --|Linux version \d)")
+_OFF_BUS = re.compile(r"fallen off the bus", re.IGNORECASE)
+_LONG_FORM = re.compile(r"The NVIDIA GPU ([0-9a-fA-F:.]{7,20})")
+_LOOK_UP = re.compile(r"Unable to determine the device handle for GPU ?([0-9a-fA-F:.]{7,20})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+class Parsed(Value):
+    """What a parser made of a text: evidence, and for every line that gave none, why."""
+
+    evidence: tuple[Evidence, ...] = ()
+    lines: int = 0
+    dropped: Mapping[str, int] = {}
+
+    def __str__(self) -> str:
+        why = "; ".join(f"{count} dropped: {reason}" for reason, count in sorted(self.dropped.items()))
+        return f"{self.lines} lines, {len(self.evidence)} pieces of evidence" + (f"; {why}" if why else "")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """One line that says something, with its place in the log."""
+
+    kind: Kind
+    code: str | None
+    pci: str | None
+    prefix: Prefix
+    line: str
+    index: int
+
+
+@dataclass
+class _Reading:
+    """What has been read so far."""
+
+    lines: int = 0
+    found: list[_Found] = field(default_factory=list)
+    uuids: dict[str, str] = field(default_factory=dict)
+    waiting: list[tuple[str | None, int]] = field(default_factory=list)
+    """GPUs named by the first line of a three-line message, with the line's place."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    unreadable: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    hosts: set[str] = field(default_factory=set)
+    boots: list[tuple[str | None, int]] = field(default_factory=list)
+    """Where the log itself says that a host booted: (host, line)."""
+
+    def earlier(self, found: "_Found") -> bool:
+        """The line stands before the last boot of its host."""
+        return any(found.index < at for host, at in self.boots if host == found.prefix.host or host is None)
+
+    def cannot_read(self, why: str, line: str) -> None:
+        self.unreadable[why] += 1
+        self.examples.setdefault(why, clean(line)[:120])
+
+
+def read_kernel_log(text: str | bytes, *, cluster: str, node: str, seen_at: float, boot: str | None = None) -> Parsed:
+    """Evidence in the log's order, sibling lines merged, and a count of all that was dropped."""
+    reading = _Reading()
+    plain = decoded(text)
+    if why := junk(plain):
+        reading.cannot_read(why, "")
+    for index, line in enumerate(_lines(plain)):
+        reading.lines += 1
+        _read_line(reading, line, index)
+    own = _only_this_node(reading, node)
+    merged = _bounded(reading, _merged(reading, own))
+    told = [_evidence(reading, found, count, cluster, node, seen_at, boot) for found, count in merged]
+    for why, count in sorted(reading.unreadable.items()):
+        detail = f"{count} x {why}: {reading.examples[why]}"
+        told.append(unreadable(cluster, node, seen_at, boot, why=why, detail=detail))
+        reading.dropped[why] += count
+    return Parsed(evidence=tuple(told), lines=reading.lines, dropped=dict(reading.dropped))
+
+
+def unreadable(
+    cluster: str, node: str | None, seen_at: float, boot: str | None, *, why: str, detail: str
+) -> Evidence:
+    """Evidence that something was there and could not be read: never taken for "all well"."""
+    return Evidence(
+        source=Source.KERNEL,
+        kind=Kind.UNREADABLE,
+        cluster=cluster,
+        node=node,
+        code=why,
+        boot=boot,
+        seen_at=seen_at,
+        detail=detail[:DETAIL],
+        raw_hash=digest(detail),
+    )
+
+
+def decoded(text: str | bytes) -> str:
+    """Text of it; bytes that are no UTF-8 become replacement marks."""
+    return text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text
+
+
+def junk(text: str) -> str:
+    """Why this is no text at all, or an empty text. Looks at the first 64 KiB."""
+    head = text[:65536]
+    odd = sum(head.count(mark) for mark in ("\x00", "\ufffd"))
+    return "not a text: binary data" if odd > 8 and odd * 10 > len(head) else ""
+
+
+def clean(line: str) -> str:
+    """One line without control characters, safe to print and to log."""
+    return _CONTROL.sub(" ", line).strip()
+
+
+def digest(line: str) -> str:
+    return hashlib.sha256(line.encode("utf-8", errors="replace")).hexdigest()[:16]
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Lines by newline only (other separators may stand in a process name), without copying the whole text."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start)
+        end = len(text) if end < 0 else end
+        yield text[start:end].rstrip("\r")
+        start = end + 1
+
+
+def _read_line(reading: _Reading, line: str, index: int) -> None:
+    if not any(mark in line for mark in _MARKS):
+        if line.strip():
+            reading.dropped[NOT_OURS] += 1
+        return
+    prefix = read_prefix(line[:HEAD])
+    if prefix.tag is not None and prefix.tag != "kernel" and "Unable to determine" not in line:
+        reading.dropped["written by a program, not by the kernel"] += 1
+        return
+    if prefix.host:
+        reading.hosts.add(prefix.host)
+    marks = [found.start() for found in _MARK.finditer(line)]
+    if marks:
+        for start, end in zip(marks, [*marks[1:], len(line)], strict=True):
+            _read_mark(reading, line[start : min(end, start + 1500)], prefix, index)
+    elif _BOOTED.match(prefix.message):
+        reading.boots.append((prefix.host, index))
+    else:
+        _read_other(reading, line[:4096], prefix, index)
+
+
+def _read_mark(reading: _Reading, part: str, prefix: Prefix, index: int) -> None:
+    """An XID or SXid of the driver, or a line that looks like one and cannot be read."""
+    kind, pattern = (Kind.XID, _XID) if part.startswith("NVRM") else (Kind.SXID, _SXID)
+    found = pattern.match(part)
+    if found is None or int(found.group(2)) == 0:
+        reading.cannot_read(f"a line with the mark of an {kind.upper()} but without its shape", part)
+        return
+    line = clean(part[: found.end()])
+    code = str(int(found.group(2)))
+    reading.found.append(_Found(kind, code, pci_address(found.group(1)), prefix, line, index))
+
+
+def _read_other(reading: _Reading, line: str, prefix: Prefix, index: int) -> None:
+    """The lines without a number: the map of addresses to uuids, and the losses."""
+    if found := _MAP.search(line):
+        if pci := pci_address(found.group(1)):
+            reading.uuids[pci] = found.group(2)
+        return
+    long_form = _LONG_FORM.search(line)
+    if long_form and not _OFF_BUS.search(line):
+        reading.waiting.append((pci_address(long_form.group(1)), index))
+        return
+    if _OFF_BUS.search(line):
+        pci = pci_address(long_form.group(1) if long_form else line) or _waiting_gpu(reading, index)
+        reading.found.append(_Found(Kind.GPU_LOST, "fallen_off_bus", pci, prefix, clean(line), index))
+    elif found := _LOOK_UP.search(line):
+        lost = _Found(Kind.GPU_LOST, "look_up_failed", pci_address(found.group(1)), prefix, clean(line), index)
+        reading.found.append(lost)
+    else:
+        reading.dropped[NOT_OURS] += 1
+
+
+def _waiting_gpu(reading: _Reading, index: int) -> str | None:
+    """GPU of the three-line message that ends here: its first line stands at most six lines up."""
+    reading.waiting = [(pci, at) for pci, at in reading.waiting if index - at <= 6]
+    return reading.waiting.pop(0)[0] if reading.waiting else None
+
+
+def _only_this_node(reading: _Reading, node: str) -> list[_Found]:
+    """Drops other hosts' lines from a collected log, if the log names this node at all (host names may differ)."""
+    short = node.split(".")[0]
+    if short not in {host.split(".")[0] for host in reading.hosts}:
+        return reading.found
+    own = [f for f in reading.found if f.prefix.host is None or f.prefix.host.split(".")[0] == short]
+    if others := len(reading.found) - len(own):
+        reading.dropped["another host's line"] += others
+    return own
+
+
+def _merged(reading: _Reading, found: list[_Found]) -> list[tuple[_Found, int]]:
+    """Sibling lines as one event, and a loss that an XID 79 already tells as none."""
+    losses = [f for f in found if f.kind is Kind.XID and f.code == "79"]
+    open_bursts: dict[tuple[object, ...], tuple[int, float | None]] = {}
+    events: list[tuple[_Found, int]] = []
+    for one in found:
+        if one.code == "fallen_off_bus" and any(
+            _same_loss(one, xid) for xid in losses if reading.earlier(xid) == reading.earlier(one)
+        ):
+            continue
+        name = (one.kind, one.pci, reading.earlier(one), *signature(one.code or "", one.line))
+        burst = open_bursts.get(name)
+        if burst is not None and _close(burst[1], one.prefix.stamp, SIBLING_SECONDS):
+            first, count = events[burst[0]]
+            better = "(GPC " in one.line and "(GPC " not in first.line
+            events[burst[0]] = (one if better else first, count + 1)
+            open_bursts[name] = (burst[0], one.prefix.stamp)
+            continue
+        open_bursts[name] = (len(events), one.prefix.stamp)
+        events.append((one, 1))
+    return events
+
+
+def _close(left: float | None, right: float | None, seconds: float) -> bool:
+    """Close in time; without stamps nothing proves a second event, so it is the same one."""
+    return left is None or right is None or abs(left - right) <= seconds
+
+
+def _same_loss(loss: _Found, xid: _Found) -> bool:
+    same_gpu = loss.pci is None or xid.pci is None or loss.pci == xid.pci
+    return same_gpu and _close(loss.prefix.stamp, xid.prefix.stamp, SAME_LOSS_SECONDS)
+
+
+def _bounded(reading: _Reading, events: list[tuple[_Found, int]]) -> list[tuple[_Found, int]]:
+    """At most `MAX_EVENTS`, and of one code on one GPU the first `MAX_PER_GPU_AND_CODE`; the rest is said."""
+    seen: Counter[tuple[Kind, str | None, str | None]] = Counter()
+    kept: list[tuple[_Found, int]] = []
+    for one, count in events:
+        name = (one.kind, one.code, one.pci)
+        seen[name] += 1
+        if seen[name] > MAX_PER_GPU_AND_CODE:
+            reading.dropped[f"over {MAX_PER_GPU_AND_CODE} events of one code on one GPU"] += 1
+        elif len(kept) >= MAX_EVENTS:
+            reading.cannot_read(f"over the limit of {MAX_EVENTS} events", one.line)
+        else:
+            kept.append((one, count))
+    return kept
+
+
+def _evidence(
+    reading: _Reading, found: _Found, count: int, cluster: str, node: str, seen_at: float, boot: str | None
+) -> Evidence:
+    return Evidence(
+        source=Source.KERNEL,
+        kind=found.kind,
+        cluster=cluster,
+        node=node,
+        gpu=None if found.kind is Kind.SXID else reading.uuids.get(found.pci or "", found.pci),
+        code=found.code,
+        boot=EARLIER_BOOT if reading.earlier(found) else boot,
+        seen_at=seen_at,
+        happened_at=found.prefix.happened_at,
+        detail=found.line[:DETAIL],
+        raw_hash=digest(f"{found.prefix.stamp}|{found.line}"),
+        pci=found.pci,
+        stamp=found.prefix.stamp,
+        count=count,
+    )
