@@ -1,15 +1,17 @@
 """Tries: counted for each rung *and* each cause, given back only by a newer complete checkpoint, so many times a day.
 
-A charge is written once, on the attempt that it paid for (`Attempt.charge`), and never changed: what is left is
-always computed from the ledger.
+What is spent is always computed from the ledger; nobody keeps a count beside it.
 """
 
 from fleet.ledger import Attempt, Ledger, Rung
 from fleet.model import Value
-from fleet.policy import Policy
 
 DAY = 86400.0
 """Seconds; days begin at 00:00 UTC."""
+ORDER_RULE = "order"
+"""Rule id of a person's order: nothing failed, so nothing counts double."""
+
+_PAYING = {Rung.IN_PLACE, Rung.IN_CLUSTER, Rung.ACROSS_CLUSTERS}
 
 
 class Budget(Value):
@@ -34,26 +36,28 @@ class Budget(Value):
         return max(0, self.tries - self.spent - charge)
 
 
-def budget(ledger: Ledger, rung: Rung, cause: str, tries: int) -> Budget:
-    """What is spent of `tries` on `rung` for `cause`. First and observed starts cost nothing."""
-    paid = [a for a in _charged(ledger) if a.rung is rung and a.cause == cause]
-    return Budget(rung=rung, cause=cause, tries=tries, spent=sum(max(1, a.charge) for a in paid), made=len(paid))
+def budget(ledger: Ledger, rung: Rung, cause: str, tries: int, early_failure: float) -> Budget:
+    """What is spent of `tries` on `rung` for `cause`; first and observed starts cost nothing.
+
+    An attempt costs what is written on it, and at least 2 when the one before failed within `early_failure` seconds.
+    """
+    costs = [_cost(ledger, n, early_failure) for n in _charged(ledger, rung, cause)]
+    return Budget(rung=rung, cause=cause, tries=tries, spent=sum(costs), made=len(costs))
 
 
-def charge(ledger: Ledger, at: float, policy: Policy) -> int:
-    """What the next try costs: 2 when the last attempt failed within `early_failure` of its start, else 1."""
-    last = ledger.last
+def charge(last: Attempt | None, at: float, early_failure: float) -> int:
+    """What the next try costs after `last` failed: 2 after an early failure. `at` stands for an end not yet noted."""
     if last is None or last.running_at is None:
         return 1
     ended = last.ended_at if last.ended_at is not None else at
-    return 2 if ended - last.running_at < policy.limits.early_failure else 1
+    return 2 if ended - last.running_at < early_failure else 1
 
 
-def record_checkpoint(ledger: Ledger, step: int, at: float, policy: Policy) -> Ledger:
+def record_checkpoint(ledger: Ledger, step: int, at: float, resets_per_day: int) -> Ledger:
     """Notes a complete checkpoint of `step`, seen at `at`; an older or equal one changes nothing.
 
-    It gives tries back only when some are spent, when it is newer than where the attempt that spent them resumed,
-    and at most `budget_resets_per_day` times in a UTC day: a healthy job's saves must not use the day's resets up.
+    It gives tries back only when some are spent, when it is newer than where the running attempt resumed, and at most
+    `resets_per_day` times in a UTC day. The saves of a healthy job use none of these up.
     """
     if ledger.complete_checkpoint is not None and step <= ledger.complete_checkpoint:
         return ledger
@@ -62,20 +66,38 @@ def record_checkpoint(ledger: Ledger, step: int, at: float, policy: Policy) -> L
     if not _charged(ledger) or (resumed is not None and step <= resumed):
         return noted
     today = ledger.resets_today if _same_day(ledger.reset_at, at) else 0
-    if today >= policy.limits.budget_resets_per_day:
+    if today >= resets_per_day:
         return noted
     return noted.model_copy(update={"reset_at": at, "resets_today": today + 1})
 
 
-def _charged(ledger: Ledger) -> list[Attempt]:
-    """Attempts whose charge still counts. One without a time counts: tries are given back on proof only."""
-    paying = (a for a in ledger.attempts if a.rung in {Rung.IN_PLACE, Rung.IN_CLUSTER, Rung.ACROSS_CLUSTERS})
-    return [a for a in paying if ledger.reset_at is None or not _before(a, ledger.reset_at)]
+def _charged(ledger: Ledger, rung: Rung | None = None, cause: str | None = None) -> list[int]:
+    """Places of the attempts whose charge still counts, on one rung for one cause or all."""
+    return [
+        place
+        for place, a in enumerate(ledger.attempts)
+        if a.rung in _PAYING
+        and (rung is None or (a.rung is rung and a.cause == cause))
+        and not _given_back(a, ledger.reset_at)
+    ]
 
 
-def _before(attempt: Attempt, reset_at: float) -> bool:
-    when = attempt.ordered_at or attempt.running_at
-    return when is not None and when < reset_at
+def _given_back(attempt: Attempt, reset_at: float | None) -> bool:
+    """The checkpoint was seen after this attempt ran. One without a time is not: tries come back on proof only.
+
+    The order may be dated back to the old attempt's end, and a checkpoint that is found while recovering is the old
+    attempt's work, so the time that counts is when the new one runs.
+    """
+    since = attempt.running_at if attempt.running_at is not None else attempt.ordered_at
+    return reset_at is not None and 0 < since < reset_at
+
+
+def _cost(ledger: Ledger, place: int, early_failure: float) -> int:
+    attempt = ledger.attempts[place]
+    before = ledger.attempts[place - 1] if place else None
+    if attempt.cause == ORDER_RULE or before is None or before.ended_at is None:
+        return max(1, attempt.charge)
+    return max(attempt.charge, charge(before, before.ended_at, early_failure))
 
 
 def _same_day(before: float | None, at: float) -> bool:

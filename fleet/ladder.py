@@ -5,7 +5,7 @@ In place, then elsewhere in the cluster, then a person. Every budget ends in a q
 
 from collections.abc import Iterable
 
-from fleet.budget import Budget, budget, charge
+from fleet.budget import ORDER_RULE, Budget, budget, charge
 from fleet.decision import Action, Decision, DecisionInput
 from fleet.faults.evidence import FaultClass, Verdict
 from fleet.ledger import Attempt, Ledger, Rung
@@ -46,7 +46,7 @@ def _climb(inp: DecisionInput, policy: Policy) -> Decision:
     """The first rung with a try left; a person when there is none."""
     spent = []
     for action, tries in _rungs(inp.verdict.fault, policy.limits):
-        left = budget(inp.ledger, _RUNGS[action], inp.verdict.rule, tries)
+        left = _budget(inp, policy, action, tries)
         if action is Action.RESTART_IN_PLACE and _on_bad_node(inp):
             continue
         if left.open:
@@ -74,7 +74,7 @@ def _ordered(inp: DecisionInput, policy: Policy, want: Action) -> Decision:
     if want is Action.FAILOVER_IN_CLUSTER and inp.verdict.fault is FaultClass.USER:
         return _still(inp, policy, Action.REFUSE, _own_fault(inp.verdict))
     tries = dict(_rungs(FaultClass.TRANSIENT, policy.limits))[want]
-    left = budget(inp.ledger, _RUNGS[want], inp.verdict.rule, tries)
+    left = _budget(inp, policy, want, tries)
     if not left.open:
         return _still(inp, policy, Action.ASK, _exhausted(inp, [left]))
     return _take(inp, policy, want, left)
@@ -142,9 +142,14 @@ def _usable(inp: DecisionInput, exclude: Iterable[str]) -> int | None:
 
 
 def _cost(inp: DecisionInput, policy: Policy) -> int:
-    """A person who moves a running job has seen no failure, so nothing counts double."""
-    running = inp.ledger.last is not None and inp.ledger.last.ended_at is None
-    return 1 if inp.want is not None and running else charge(inp.ledger, inp.at, policy)
+    """An order is no failure, so it never counts double."""
+    if inp.verdict.rule == ORDER_RULE:
+        return 1
+    return charge(inp.ledger.last, inp.at, policy.limits.early_failure)
+
+
+def _budget(inp: DecisionInput, policy: Policy, action: Action, tries: int) -> Budget:
+    return budget(inp.ledger, _RUNGS[action], inp.verdict.rule, tries, policy.limits.early_failure)
 
 
 def _own(inp: DecisionInput) -> set[str]:
@@ -169,9 +174,10 @@ def _what(verdict: Verdict) -> str:
 
 
 def _cause(inp: DecisionInput) -> str:
+    if inp.want is not None:
+        return inp.verdict.title or "ordered by a person"
     where = f" on {inp.verdict.culprit.node}" if inp.verdict.culprit.node else ""
-    order = "ordered by a person after " if inp.want is not None else ""
-    return f"{order}{_what(inp.verdict)}{where}"
+    return f"{_what(inp.verdict)}{where}"
 
 
 def _after(delay: float) -> str:
