@@ -24,9 +24,11 @@ class Rig(Protocol):
     """One fresh cluster of at least 6 nodes with 8 GPUs each, all idle, and the scheduler's default requeue delay."""
 
     name: str
-    backend: ClusterBackend
     time_scale: float
     """Cluster seconds per real second; 1.0 for real ones."""
+
+    @property
+    def backend(self) -> ClusterBackend: ...
 
     def now(self) -> float:
         """The cluster's clock, the one of `NativeJob.started_at` and `NodeFacts.booted_at`."""
