@@ -179,6 +179,8 @@ def _gib(number: str, unit: str) -> float:
 
 def _evidence(hit: _Hit, cluster: str, job: str, seen_at: float, rank_nodes: Mapping[int, str]) -> Evidence:
     node = rank_nodes.get(hit.rank) if hit.rank is not None else None
+    if node is None and hit.host in rank_nodes.values():  # a log may name any host; only the job's own nodes count
+        node = hit.host
     where = f" (rank {hit.rank})" if hit.rank is not None else ""
     place = f" at {hit.place}" if hit.place else ""
     step = f", last step seen {hit.step}" if hit.step else ""
@@ -186,7 +188,7 @@ def _evidence(hit: _Hit, cluster: str, job: str, seen_at: float, rank_nodes: Map
         source=Source.JOB,
         kind=Kind.LOG_TEXT,
         cluster=cluster,
-        node=node or hit.host,
+        node=node,
         job=job,
         code=hit.code,
         seen_at=seen_at,

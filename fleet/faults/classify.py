@@ -1,0 +1,173 @@
+"""Evidence -> verdict: who is at fault, by which rule, and what was refused. Pure: the same evidence, in any order,
+with the same tables and clock always gives the same verdict."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fleet.faults.companions import Scene, apply_rules
+from fleet.faults.evidence import EARLIER_BOOT, Evidence, FaultClass, Verdict
+from fleet.faults.readings import Reading, Tier, read, where
+from fleet.faults.repeats import order
+from fleet.faults.tables import Tables
+
+FRESH = 24 * 3600.0
+"""Seconds after which evidence of an unknown boot is void."""
+MAX_TOLD = 20
+"""Companions, refusals and evidence keys in one verdict at most: it is read by people."""
+
+_ACTIONS = {
+    "none": "check the node",
+    "reset": "reset the GPU",
+    "reboot": "reboot the node",
+    "power_cycle": "power-cycle the node",
+    "person": "a person must look",
+}
+
+
+def classify(
+    evidence: Sequence[Evidence],
+    *,
+    history: Sequence[Evidence] = (),
+    tables: Tables,
+    boot: str | Mapping[str, str] | None = None,
+    now: float,
+) -> Verdict:
+    """Judges `evidence`; `history` (past evidence of the same nodes and jobs) only counts repeats.
+
+    `boot` is the present boot of the node, or node -> boot where several are involved: evidence of another boot is
+    void. `now` in seconds since the epoch.
+    """
+    valid, refused = _valid(evidence, boot, now)
+    readings: list[Reading] = []
+    for e in valid:
+        reading = read(e, tables)
+        if reading is None:
+            refused.append(f"our own mark is no evidence: {e.kind}{where(e)}")
+        else:
+            readings.append(reading)
+    scene = Scene(readings, history, tables, now, refused=refused)
+    apply_rules(scene)
+    if not scene.readings:
+        return Verdict(
+            fault=FaultClass.UNKNOWN,
+            rule="no_evidence",
+            title="no valid evidence: nothing tells what happened; look at the node and the job's log",
+            first_rung="none",
+            refused=_told(scene.refused),
+            confidence=0.1,
+            catalogue=tables.version,
+        )
+    return _verdict(_root(scene), scene)
+
+
+def explain(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
+    """One paragraph for a tired person, then the evidence, the decisive pieces first."""
+    said = [f"{verdict.title}."]
+    said.append(f"Rule {verdict.rule} of catalogue {verdict.catalogue}, confidence {verdict.confidence:.0%}.")
+    if verdict.companions:
+        said.append(f"Seen with it: {'; '.join(verdict.companions)}.")
+    if verdict.refused:
+        said.append(f"Refused: {'; '.join(verdict.refused)}.")
+    rank = {key: index for index, key in enumerate(verdict.evidence)}
+    pieces = sorted(evidence, key=lambda e: (rank.get(e.key, len(rank)), order(e, e.seen_at)))
+    lines = Counter(_line(e, used=e.key in rank) for e in pieces)
+    return "\n".join([" ".join(said), "", *(f"{line}{_times(count)}" for line, count in lines.items())])
+
+
+def _valid(
+    evidence: Sequence[Evidence], boot: str | Mapping[str, str] | None, now: float
+) -> tuple[list[Evidence], list[str]]:
+    """Evidence of the present boot, each piece once, in a fixed order; and what was void."""
+    kept: dict[tuple[str, str], Evidence] = {}
+    refused: list[str] = []
+    for e in sorted(evidence, key=lambda e: order(e, now)):
+        present = boot.get(e.node or "") if isinstance(boot, Mapping) else boot
+        name = f"{e.kind} {e.code or ''}".strip() + where(e)
+        if e.boot == EARLIER_BOOT or (e.boot and present and e.boot != present):
+            refused.append(f"void: {name} is from before the present boot")
+        elif not (e.boot and present) and e.happened_at is not None and now - e.happened_at > FRESH:
+            refused.append(f"void: {name} is {(now - e.happened_at) / 3600:.0f} h old and of an unknown boot")
+        else:
+            kept.setdefault((e.key, e.detail), e)
+    return list(kept.values()), refused
+
+
+def _root(scene: Scene) -> Reading:
+    """The strongest reading; when only after-effects are there, that is what it says."""
+    first = scene.readings[0]
+    if first.tier is not Tier.SECONDARY:
+        return first
+    jobs = {r.evidence.job for r in scene.readings if r.evidence.job}
+    after = ", ".join(sorted({r.short for r in scene.readings if r.tier is Tier.SECONDARY})[:4])
+    phrase = f"only after-effects are seen ({after}); the first cause is not in the evidence"
+    if jobs:
+        return replace(first, fault=FaultClass.UNKNOWN, rule="secondary_only", phrase=phrase, first_rung="none")
+    return replace(
+        first,
+        fault=FaultClass.INFORMATIONAL,
+        rule="secondary_only",
+        phrase=f"{phrase}; a GPU is well after it",
+        first_rung="none",
+    )
+
+
+def _verdict(root: Reading, scene: Scene) -> Verdict:
+    others = scene.readings[1:]
+    agreeing = [r for r in others if r.fault is root.fault or r.tier >= Tier.SECONDARY]
+    against = [r for r in others if r not in agreeing]
+    companions = [*root.notes, *(r.short for r in agreeing)]
+    refused = [*scene.refused, *(f"{r.fault}: {r.short} is refused, {_why(root, r)}" for r in against)]
+    keys = dict.fromkeys(r.evidence.key for r in [root, *agreeing, *against])
+    return Verdict(
+        fault=root.fault,
+        culprit=root.culprit,
+        rule=root.rule,
+        title=_title(root),
+        first_rung=root.first_rung,
+        companions=_told(companions),
+        refused=_told(refused),
+        confidence=root.confidence,
+        catalogue=scene.tables.version,
+        evidence=tuple(keys)[:MAX_TOLD],
+    )
+
+
+def _why(root: Reading, other: Reading) -> str:
+    if root.fault is FaultClass.HARDWARE and other.fault is FaultClass.USER:
+        return f"for {root.short} lies in its window and explains it"
+    return f"for {root.short} is the stronger evidence"
+
+
+def _title(root: Reading) -> str:
+    job = f" (job {root.evidence.job})" if root.evidence.job else ""
+    doing = {
+        FaultClass.HARDWARE: _ACTIONS[root.first_rung],
+        FaultClass.TRANSIENT: "restart in place",
+        FaultClass.USER: "its owner must look, no relocation",
+        FaultClass.INFORMATIONAL: "nothing to do",
+        FaultClass.UNKNOWN: "a person must look"
+        if root.first_rung == "person"
+        else "one restart in place, then elsewhere",
+    }[root.fault]
+    return f"{root.short}{job}: {' '.join(root.phrase.split())}; {root.fault}, {doing}"[:500]
+
+
+def _told(lines: Sequence[str]) -> tuple[str, ...]:
+    """Each line once with its count, in order, and how many were left out."""
+    counted = [f"{line}{_times(count)}" for line, count in Counter(lines).items()]
+    left = len(counted) - MAX_TOLD
+    return (*counted[:MAX_TOLD], *((f"and {left} more",) if left > 0 else ()))
+
+
+def _times(count: int) -> str:
+    return f" (x {count})" if count > 1 else ""
+
+
+def _line(e: Evidence, *, used: bool) -> str:
+    code = f" {e.code}" if e.code else ""
+    job = f" job {e.job}" if e.job else ""
+    repeated = f" ({e.count} lines)" if e.count > 1 else ""
+    return (
+        f"{'*' if used else '-'} {e.source} {e.kind}{code}{where(e)}{job}: {e.detail[:200] or 'no detail'}{repeated}"
+    )

@@ -1,0 +1,438 @@
+"""One piece of evidence, taken alone: what the catalogue says about it, and how strong it is."""
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
+from fleet.faults.tables import ReasonRow, Rung, Tables, XidRow
+from fleet.faults.xid_text import link_down_reason, mig_instance, named_xid, needs_reset, recovery_action
+from fleet.identity import op_of_reason
+
+
+class Tier(IntEnum):
+    """Order of evidence, strongest first (fault taxonomy, section 2)."""
+
+    GPU_GONE = 0
+    RECOVERY = 1
+    MEMORY = 2
+    SWITCH = 3
+    LINK = 4
+    FIRMWARE = 5
+    OTHER_HARDWARE = 6
+    NODE = 7
+    TEXT_HARDWARE = 8
+    CONTAINED = 9
+    UNREAD = 10  # an XID that nobody knows, a kernel line that cannot be read: forbids the verdict "user"
+    TRANSIENT = 11
+    RECORD = 12  # out of host memory, the time limit
+    BAD_RESUME = 13
+    USER = 14
+    APP_XID = 15
+    UNKNOWN = 16
+    BARE_EXIT = 17
+    SECONDARY = 18  # never a root
+    INFORMATIONAL = 19
+
+
+NOBODY = Culprit()
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one piece of evidence means by itself."""
+
+    evidence: Evidence
+    tier: Tier
+    fault: FaultClass
+    rule: str
+    what: str
+    """Names it: `XID 79`, `the text cuda_ecc`."""
+    phrase: str
+    """Says it: `the GPU has fallen off the bus`."""
+    first_rung: Rung = "none"
+    confidence: float = 0.5
+    culprit: Culprit = NOBODY
+    minor: int = 0
+    """Order within the tier; a detail of another line stands behind it."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        return self.what + where(self.evidence)
+
+
+_GPU_GONE = {79, 167}
+_MEMORY = {48, 64, 95, 140, 171, 172, 175}
+_DETAIL_OF_48 = {171, 172}
+_LINK = {74, 136, *range(144, 151), 155, 159, 166, 173}
+_NEVER_A_ROOT = {43, 45}
+_PEER_AT_FAULT = {0x15, *range(0x20, 0x26)}
+_ASKED_FOR = {0x26, 0x28}
+_SOFTWARE_TOOK_IT_DOWN = {0x0F, 0x10, 0x11, 0x12, 0x16}
+_HEALTH_CHECK_WORDS = ("healthcheck", "health check", "nhc:", "[hc]", "hc:", "health_check")
+_COULD_NOT_RUN = ("timed out", "timeout", "time out", "could not run", "no result")
+
+
+def read(e: Evidence, tables: Tables) -> Reading | None:
+    """The reading of one piece; None for what we did ourselves (our own mark in a reason)."""
+    if e.kind in {Kind.NODE_DRAINED, Kind.NODE_DOWN} and any(op_of_reason(text) for text in (e.code or "", e.detail)):
+        return None
+    if e.kind is Kind.XID:
+        return _xid(e, tables, e.code or "")
+    return _READERS[e.kind](e, tables)
+
+
+def where(e: Evidence) -> str:
+    """` on alpha2 (GPU 0000:ab:00)`, as far as known."""
+    instance = mig_instance(e.detail) if e.kind is Kind.XID else None
+    gpu = f" (GPU {e.gpu}{f', MIG instance {instance}' if instance else ''})" if e.gpu else ""
+    return (f" on {e.node}" if e.node else "") + gpu
+
+
+def _blamed(e: Evidence, fault: FaultClass) -> Culprit:
+    if fault is FaultClass.HARDWARE:
+        return Culprit(node=e.node, gpu=e.gpu)
+    if fault is FaultClass.USER:
+        return Culprit(job=e.job)
+    return Culprit(node=e.node, gpu=e.gpu, job=e.job)
+
+
+def _xid(e: Evidence, tables: Tables, code: str, *, note: str = "") -> Reading:
+    row = tables.xid.get(int(code)) if code.isdecimal() and len(code) < 6 else None
+    notes = (note,) if note else ()
+    if row is None:
+        return Reading(
+            e,
+            Tier.UNREAD,
+            FaultClass.UNKNOWN,
+            f"xid:{code}",
+            f"XID {code}",
+            "a code that is not in the catalogue",
+            first_rung="person",
+            confidence=0.4,
+            culprit=Culprit(node=e.node, gpu=e.gpu),
+            notes=notes,
+        )
+    if row.overridden:
+        notes = (*notes, f"this fleet's own row: {row.overridden}")
+    plain = Reading(
+        e,
+        _xid_tier(row),
+        row.fault,
+        f"xid:{row.xid}",
+        f"XID {row.xid}",
+        row.title,
+        first_rung=row.first_rung,
+        confidence=_xid_confidence(row),
+        culprit=_blamed(e, row.fault),
+        minor=int(row.xid in _DETAIL_OF_48),
+        notes=notes,
+    )
+    return plain if row.overridden else _decoded(plain, tables, row.xid)
+
+
+def _xid_tier(row: XidRow) -> Tier:
+    if row.xid in _NEVER_A_ROOT and not row.overridden:
+        return Tier.SECONDARY
+    if row.fault is FaultClass.HARDWARE:
+        groups = {Tier.GPU_GONE: _GPU_GONE, Tier.MEMORY: _MEMORY, Tier.LINK: _LINK}
+        own = next((tier for tier, codes in groups.items() if row.xid in codes), None)
+        return own or (Tier.OTHER_HARDWARE if row.first_rung == "person" else Tier.FIRMWARE)
+    if row.xid == 94:
+        return Tier.CONTAINED
+    return {
+        FaultClass.TRANSIENT: Tier.TRANSIENT,
+        FaultClass.USER: Tier.APP_XID,
+        FaultClass.UNKNOWN: Tier.UNREAD,
+        FaultClass.INFORMATIONAL: Tier.INFORMATIONAL,
+    }[row.fault]
+
+
+def _xid_confidence(row: XidRow) -> float:
+    if row.xid == 79:
+        return 0.95
+    if row.name and row.title.startswith("a code that is not used"):
+        return 0.5
+    return {FaultClass.HARDWARE: 0.9, FaultClass.USER: 0.6, FaultClass.TRANSIENT: 0.7}.get(row.fault, 0.6)
+
+
+def _decoded(plain: Reading, tables: Tables, xid: int) -> Reading:
+    """The text beats the number where it says more: reset flags, recovery action, reason of a lost link."""
+    detail = plain.evidence.detail
+    if xid in {94, 95} and (reset := needs_reset(detail)) is not None:
+        return _by_flags(plain, reset=reset)
+    if xid == 154 and (action := recovery_action(detail)) is not None:
+        return _by_recovery(plain, tables, action)
+    if xid == 149 and (reason := link_down_reason(detail)) is not None:
+        return _by_link_reason(plain, reason)
+    return plain
+
+
+def _by_flags(plain: Reading, *, reset: bool) -> Reading:
+    fault = FaultClass.HARDWARE if reset else FaultClass.TRANSIENT
+    return replace(
+        plain,
+        tier=Tier.MEMORY if reset else Tier.CONTAINED,
+        fault=fault,
+        first_rung="reset" if reset else "none",
+        culprit=_blamed(plain.evidence, fault),
+        notes=(*plain.notes, "its RST flags ask for a reset" if reset else "its RST flags ask for no reset"),
+    )
+
+
+def _by_recovery(plain: Reading, tables: Tables, action: tuple[int, str]) -> Reading:
+    value, name = action
+    row = tables.recovery.get(value)
+    if row is not None and row.fault is FaultClass.INFORMATIONAL:
+        return replace(plain, phrase=row.title)
+    return replace(
+        plain,
+        tier=Tier.RECOVERY,
+        fault=row.fault if row else FaultClass.HARDWARE,
+        rule=f"recovery:{value}",
+        phrase=row.title if row else f"the driver asks for an action that is not in the catalogue ({name})",
+        first_rung=row.first_rung if row else "person",
+        confidence=0.9 if row else 0.5,
+        culprit=_blamed(plain.evidence, FaultClass.HARDWARE),
+        minor=1,
+    )
+
+
+def _by_link_reason(plain: Reading, reason: int) -> Reading:
+    name = f"link-down reason {reason:#04x}"
+    if reason in _PEER_AT_FAULT:
+        note = f"{name}: the peer of this GPU is at fault, not the GPU itself; a person must find it"
+        return replace(plain, culprit=NOBODY, first_rung="person", confidence=0.6, notes=(*plain.notes, note))
+    if reason in _ASKED_FOR:
+        note = f"{name}: taken down by software or the host on purpose"
+        return replace(
+            plain, tier=Tier.INFORMATIONAL, fault=FaultClass.INFORMATIONAL, first_rung="none", notes=(note,)
+        )
+    if reason in _SOFTWARE_TOOK_IT_DOWN:
+        note = f"{name}: software took the link down"
+        fault = FaultClass.TRANSIENT
+        culprit = _blamed(plain.evidence, fault)
+        return replace(plain, tier=Tier.TRANSIENT, fault=fault, first_rung="none", culprit=culprit, notes=(note,))
+    return replace(plain, notes=(*plain.notes, name))
+
+
+def _sxid(e: Evidence, tables: Tables) -> Reading:
+    code = e.code or ""
+    row = tables.sxid.get(int(code)) if code.isdecimal() and len(code) < 8 else None
+    corrected = "non-fatal" in e.detail.lower()
+    if row is None:
+        fault = FaultClass.INFORMATIONAL if corrected else FaultClass.UNKNOWN
+        phrase = "an NVSwitch report" if corrected else "an NVSwitch error that is not in the catalogue"
+        rung: Rung = "none" if corrected else "person"
+    else:
+        fault, phrase, rung = row.fault, row.title, row.first_rung
+    tiers = {FaultClass.HARDWARE: Tier.SWITCH, FaultClass.INFORMATIONAL: Tier.INFORMATIONAL}
+    return Reading(
+        e,
+        tiers.get(fault, Tier.UNREAD),
+        fault,
+        f"sxid:{code}",
+        f"SXid {code}",
+        phrase,
+        first_rung=rung,
+        confidence=0.8 if row else 0.4,
+        culprit=Culprit(node=e.node),
+    )
+
+
+def _gpu_lost(e: Evidence, tables: Tables) -> Reading:
+    row = tables.xid.get(79)
+    return Reading(
+        e,
+        Tier.GPU_GONE,
+        FaultClass.HARDWARE,
+        "gpu_lost",
+        "a lost GPU",
+        "the GPU does not answer any more",
+        first_rung=row.first_rung if row else "reboot",
+        confidence=0.9,
+        culprit=_blamed(e, FaultClass.HARDWARE),
+        minor=1,
+    )
+
+
+def _node_down(e: Evidence, tables: Tables) -> Reading:
+    text = f"{e.code or ''}; {e.detail}"
+    if e.source is Source.PERSON:
+        return _informational(e, "node_down_by_person", "a node taken down by a person", "theirs to give back")
+    row = tables.reason("node", text)
+    if row is not None and row.fault is not FaultClass.HARDWARE:
+        return _by_node_reason(e, row)
+    return Reading(
+        e,
+        Tier.NODE,
+        FaultClass.HARDWARE,
+        "node_down",
+        "a node that is down",
+        row.title if row else "the scheduler lost it",
+        first_rung=row.first_rung if row else "reboot",
+        confidence=0.8,
+        culprit=Culprit(node=e.node),
+    )
+
+
+def _node_drained(e: Evidence, tables: Tables) -> Reading:
+    text = f"{e.code or ''}; {e.detail}"
+    person = _informational(e, "drained_by_person", "a drain by a person", "theirs to undo; the job is told")
+    if e.source is Source.PERSON:
+        return person
+    if (xid := named_xid(text)) is not None:
+        return _xid(e, tables, str(xid), note="named in the reason of a drain, which stays its owner's")
+    if (row := tables.reason("node", text)) is not None:
+        return _by_node_reason(e, row)
+    if e.source is Source.HEALTH_CHECK or any(word in text.lower() for word in _HEALTH_CHECK_WORDS):
+        return _check(e, "health_check_drain", "a drain by a health check")
+    return person
+
+
+def _by_node_reason(e: Evidence, row: ReasonRow) -> Reading:
+    hardware = row.fault is FaultClass.HARDWARE
+    return Reading(
+        e,
+        Tier.NODE if hardware else Tier.UNREAD,
+        row.fault,
+        f"reason:{row.reason}",
+        f"the node's reason {row.reason!r}",
+        row.title,
+        first_rung=row.first_rung,
+        confidence=0.6,
+        culprit=Culprit(node=e.node),
+    )
+
+
+def _check(e: Evidence, rule: str, what: str) -> Reading:
+    """A failed check is hardware; one that could not run says nothing about the node."""
+    text = f"{e.code or ''} {e.detail}"
+    said = " ".join(text.split())[:160] or "no text"
+    if any(word in text.lower() for word in _COULD_NOT_RUN):
+        phrase = f"the check itself did not run ({said}); run it again"
+        return Reading(e, Tier.UNKNOWN, FaultClass.UNKNOWN, f"{rule}_not_run", what, phrase, confidence=0.3)
+    return Reading(
+        e,
+        Tier.OTHER_HARDWARE,
+        FaultClass.HARDWARE,
+        rule,
+        what,
+        said,
+        first_rung="reboot",
+        confidence=0.6,
+        culprit=Culprit(node=e.node, gpu=e.gpu),
+        minor=1,
+    )
+
+
+def _check_failed(e: Evidence, tables: Tables) -> Reading:
+    return _check(e, "check_failed", "a failed check")
+
+
+def _job_end(e: Evidence, tables: Tables) -> Reading:
+    """A job's end or requeue, by the scheduler's reason first and the exit code second."""
+    code = e.code or ""
+    if e.kind is Kind.JOB_REQUEUED and e.source is Source.PERSON:
+        return _informational(e, "requeued_by_person", "a requeue by a person", "their order")
+    if (reason := tables.reason("job", code)) is not None:
+        minor, tier = 2, _RECORD_TIERS[reason.fault]
+        rule, title, fault, rung = f"reason:{reason.reason}", reason.title, reason.fault, reason.first_rung
+    elif (exit_row := tables.exit(code)) is not None:
+        minor, tier = 3, Tier.SECONDARY if exit_row.secondary else _EXIT_TIERS[exit_row.fault]
+        rule, title, fault, rung = f"exit:{exit_row.code}", exit_row.title, exit_row.fault, "none"
+    else:
+        minor, tier = 4, Tier.BARE_EXIT
+        rule, title, fault, rung = "exit:unlisted", "an end that is not in the catalogue", FaultClass.UNKNOWN, "none"
+    what = f"the job's end {code!r}" if e.kind is Kind.JOB_EXIT else f"the job's requeue {code!r}"
+    sure = 0.8 if fault in {FaultClass.TRANSIENT, FaultClass.INFORMATIONAL} else 0.6
+    confidence = 0.3 if fault is FaultClass.UNKNOWN else sure
+    return Reading(e, tier, fault, rule, what, title, rung, confidence, _blamed(e, fault), minor)
+
+
+_RECORD_TIERS = {
+    FaultClass.HARDWARE: Tier.NODE,
+    FaultClass.TRANSIENT: Tier.TRANSIENT,
+    FaultClass.USER: Tier.RECORD,
+    FaultClass.UNKNOWN: Tier.BARE_EXIT,
+    FaultClass.INFORMATIONAL: Tier.INFORMATIONAL,
+}
+_EXIT_TIERS = _RECORD_TIERS | {FaultClass.USER: Tier.APP_XID}
+_TEXT_TIERS = {
+    FaultClass.HARDWARE: Tier.TEXT_HARDWARE,
+    FaultClass.TRANSIENT: Tier.TRANSIENT,
+    FaultClass.USER: Tier.USER,
+    FaultClass.UNKNOWN: Tier.UNKNOWN,
+    FaultClass.INFORMATIONAL: Tier.INFORMATIONAL,
+}
+_OWN_TEXT_TIERS = {
+    "slurm_oom": Tier.RECORD,
+    "slurm_time_limit": Tier.RECORD,
+    "bad_checkpoint": Tier.BAD_RESUME,
+    "python_exception": Tier.USER,
+}
+
+
+def _log_text(e: Evidence, tables: Tables) -> Reading:
+    row = tables.texts.get(e.code or "")
+    if row is None:
+        phrase = f"a text that is not in the catalogue: {e.detail[:120]}"
+        return Reading(e, Tier.UNKNOWN, FaultClass.UNKNOWN, "text:unlisted", "the job's text", phrase, confidence=0.2)
+    tier = Tier.SECONDARY if row.secondary else _OWN_TEXT_TIERS.get(row.id, _TEXT_TIERS[row.fault])
+    confidence = {FaultClass.HARDWARE: 0.7, FaultClass.USER: 0.8, FaultClass.UNKNOWN: 0.3}.get(row.fault, 0.6)
+    return Reading(
+        e,
+        tier,
+        row.fault,
+        f"text:{row.id}",
+        f"the text {row.id}",
+        f"{row.title}: {e.detail[:200]}",
+        first_rung=row.first_rung,
+        confidence=0.6 if row.id == "python_exception" else confidence,
+        culprit=_blamed(e, row.fault),
+        minor=int(row.id == "python_exception"),
+    )
+
+
+def _stalled(e: Evidence, tables: Tables) -> Reading:
+    phrase = "no new step for too long, and nothing says why"
+    return Reading(e, Tier.UNKNOWN, FaultClass.UNKNOWN, "job_stalled", "a stalled job", phrase, confidence=0.3)
+
+
+def _bad_resume(e: Evidence, tables: Tables) -> Reading:
+    phrase = f"it did not go on from its checkpoint; resume from an older complete one ({e.detail[:160]})"
+    culprit = Culprit(job=e.job)
+    return Reading(
+        e, Tier.BAD_RESUME, FaultClass.UNKNOWN, "bad_resume", "a bad resume", phrase, confidence=0.5, culprit=culprit
+    )
+
+
+def _unreadable(e: Evidence, tables: Tables) -> Reading:
+    tier = Tier.UNKNOWN if e.source is Source.JOB else Tier.UNREAD
+    phrase = f"{e.detail[:200] or 'no detail'}; look at the source itself"
+    culprit = Culprit(node=e.node)
+    return Reading(
+        e, tier, FaultClass.UNKNOWN, "unreadable", "what could not be read", phrase, confidence=0.2, culprit=culprit
+    )
+
+
+def _informational(e: Evidence, rule: str, what: str, phrase: str) -> Reading:
+    culprit = Culprit(node=e.node)
+    return Reading(
+        e, Tier.INFORMATIONAL, FaultClass.INFORMATIONAL, rule, what, phrase, confidence=0.8, culprit=culprit
+    )
+
+
+_READERS = {
+    Kind.SXID: _sxid,
+    Kind.GPU_LOST: _gpu_lost,
+    Kind.NODE_DOWN: _node_down,
+    Kind.NODE_DRAINED: _node_drained,
+    Kind.JOB_EXIT: _job_end,
+    Kind.JOB_REQUEUED: _job_end,
+    Kind.JOB_STALLED: _stalled,
+    Kind.BAD_RESUME: _bad_resume,
+    Kind.LOG_TEXT: _log_text,
+    Kind.CHECK_FAILED: _check_failed,
+    Kind.UNREADABLE: _unreadable,
+}
