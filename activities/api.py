@@ -62,6 +62,17 @@ class OnNode(Value):
     text: str = ""
 
 
+class PowerOn(Value):
+    """Power on and wait for a boot that is newer than the one before."""
+
+    cluster: str
+    node: str
+    op: str
+    boot_before: str
+    booted_before: float
+    timeout: float
+
+
 class Submit(Value):
     cluster: str
     spec: JobSpec
@@ -138,6 +149,7 @@ class Reboot(Value):
     op: str
     requested_at: float
     boot_before: str
+    booted_before: float
     timeout: float
 
 
@@ -253,11 +265,15 @@ class PolicyIn(Value):
     cluster: str
 
 
+class LimitOut(Value):
+    nodes_out: int
+    """How many nodes of the cluster may be out at a time, by its size today."""
+
+
 class PolicyOut(Value):
     """What a runbook needs of the policy at one decision, and the policy's hash."""
 
     modes: Mapping[str, StepMode]
-    nodes_out: int
     drain_deadline: float
     question_expiry: float
     stall_after: float
@@ -419,13 +435,14 @@ CANCEL_JOB = Activity("cancel_job", OnJob, NativeJob, _s(60), _s(900), mutates=T
 ISOLATE_NODE = Activity("isolate_node", OnNode, NodeFacts, _s(60), _s(900), mutates=True)
 RELEASE_NODE = Activity("release_node", OnNode, NodeFacts, _s(120), _s(900), mutates=True)
 POWER_OFF = Activity("power_off_node", OnNode, NodeReceipt, _s(180), _s(900), mutates=True)
-POWER_ON = Activity("power_on_node", OnNode, NodeFacts, _s(180), _s(900), mutates=True)
+POWER_ON = Activity("power_on_node", PowerOn, NodeFacts, _s(3600), _s(7200), mutates=True)
 REBOOT_NODE = Activity("reboot_node", Reboot, NodeFacts, _s(3600), _s(7200), mutates=True)
 CHECK_NODE = Activity("check_node", Check, CheckResult, _s(1800), _s(3600), mutates=True)
 
 RECORD_EVIDENCE = Activity("record_evidence", EvidenceIn, Nothing, _s(20), _s(600))
 JUDGE = Activity("judge", JudgeIn, Verdict, _s(20), _s(600))
 DECIDE = Activity("decide", DecisionInput, Decision, _s(20), _s(600))
+READ_LIMIT = Activity("read_limit", PolicyIn, LimitOut, _s(20), _s(600))
 READ_POLICY = Activity("read_policy", PolicyIn, PolicyOut, _s(20), _s(600))
 FIND_ALIVE = Activity("find_alive", Alive, Alive, _s(20), _s(600))
 ACQUIRE_LEASE = Activity("acquire_lease", LeaseIn, LeaseOut, _s(20), _s(600))

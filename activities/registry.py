@@ -7,7 +7,8 @@ comes back at once, for every write reads first and finds what the lost one did.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +25,7 @@ In = TypeVar("In", bound=Value)
 Out = TypeVar("Out", bound=Value)
 
 BEAT_SECONDS = 1.0
+_DETAILS: ContextVar[list[Any]] = ContextVar("heartbeat_details")
 log = structlog.get_logger()
 
 
@@ -86,13 +88,16 @@ def _translate(spec: Activity[Any, Any], error: Exception) -> ApplicationError:
 
 
 @contextlib.asynccontextmanager
-async def _beating():  # type: ignore[no-untyped-def]  # contextlib's decorator types it
+async def _beating() -> AsyncIterator[None]:
     """Beats while the body runs. Each call of a backend has a time limit below the step's own, so a hung one
     cannot hide behind the beats for longer than `start_to_close`."""
 
+    details: list[Any] = []
+    _DETAILS.set(details)
+
     async def beat() -> None:
         while True:
-            activity.heartbeat()
+            activity.heartbeat(*details)
             await asyncio.sleep(BEAT_SECONDS)
 
     task = asyncio.create_task(beat())
@@ -102,6 +107,17 @@ async def _beating():  # type: ignore[no-untyped-def]  # contextlib's decorator 
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+
+
+def remember(*details: Any) -> None:
+    """Keeps plain values in the heartbeat, for the next try of this step."""
+    _DETAILS.get()[:] = details
+    activity.heartbeat(*details)
+
+
+def remembered() -> tuple[Any, ...]:
+    """What the try before this one kept; empty on the first."""
+    return tuple(activity.info().heartbeat_details)
 
 
 def implementations(owner: object) -> list[Callable[..., Any]]:

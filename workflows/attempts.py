@@ -7,8 +7,6 @@ from temporalio.common import SearchAttributePair, TypedSearchAttributes
 from temporalio.exceptions import ActivityError, ChildWorkflowError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from fleet.report import job_report
-
     from activities import api
     from fleet.budget import record_checkpoint
     from fleet.decision import Action, Decision, DecisionInput
@@ -16,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.identity import job_workflow_id
     from fleet.ledger import Attempt, Ledger, Rung
     from fleet.model import NativeJob, Phase, Progress
+    from fleet.report import job_report
     from fleet.runbooks import (
         Order,
         RecoveryEnd,
@@ -139,6 +138,7 @@ class Attempts(Book):
         ordered_at: float,
         cause: str = "",
         result: RecoveryResult | None = None,
+        charge: int = 1,
     ) -> None:
         self.ledger = self.ledger.with_attempt(
             Attempt(
@@ -154,6 +154,7 @@ class Attempts(Book):
                 running_at=native.started_at or self.now(),
                 progress=result.progress if result else Progress(),
                 spans=result.spans if result else (),
+                charge=charge,
             )
         )
         self.progress = self.ledger.attempts[-1].progress
@@ -175,17 +176,12 @@ class Attempts(Book):
         await self._note(looked)
         return looked.native
 
-    async def refresh_progress(self, native: NativeJob) -> None:
-        """Reads the last word of an attempt that has ended."""
-        last = self.ledger.last
-        await self._note(await self._looked(last.restarts if last else native.restarts))
-
     async def _note(self, looked: api.Looked) -> None:
         if self.ledger.last is None:
             return
         self.progress = looked.progress
         boots = looked.boots if looked.native.restarts == self.ledger.last.restarts else {}
-        self.ledger = self.ledger.with_last(progress=looked.progress, boots=boots or self.ledger.last.boots)
+        self.ledger = self.ledger.with_last(progress=looked.progress, boots=self.ledger.last.boots or boots)
         saved = looked.progress.saved
         if saved is not None and saved > (self.ledger.complete_checkpoint or -1):
             resets = (await self.policy(self.inp.cluster)).budget_resets_per_day
@@ -369,7 +365,7 @@ class Attempts(Book):
 
     # -- booking
 
-    def book_recovery(self, result: RecoveryResult, verdict: Verdict) -> None:
+    def book_recovery(self, result: RecoveryResult, verdict: Verdict, decision: Decision) -> None:
         """Closes the old attempt and, where a new one runs, opens it."""
         self.tell(result.text)
         last = self.ledger.last
@@ -397,6 +393,7 @@ class Attempts(Book):
             ordered_at=result.old_ended_at or self.now(),
             cause=verdict.rule,
             result=result,
+            charge=decision.charge,
         )
 
     async def save_report(self, kind: str) -> None:

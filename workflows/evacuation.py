@@ -10,6 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.identity import node_workflow_id
     from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade
     from fleet.people import Choice
+    from fleet.plans import power_off_steps
     from fleet.runbooks import HealInput, HealRequestNote, Runbook, Signal
     from workflows.base import Book, StepFailed
 
@@ -39,6 +40,7 @@ class Evacuation(Book):
         self.left: set[str] = set()
         self.receipt: NodeReceipt | None = None
         self.boot_before = ""
+        self.booted_before = 0.0
         self.powered_off = False
         self.silent_since: float | None = None
         self.leased = False
@@ -73,8 +75,17 @@ class Evacuation(Book):
             cluster=self.inp.cluster,
             summary=f"read {self.inp.node}",
         )
-        self.boot_before = self.boot_before or facts.boot
+        if not self.boot_before:
+            self.boot_before, self.booted_before = facts.boot, facts.booted_at
         return facts
+
+    async def drop_old_evidence(self) -> None:
+        """Evidence from an earlier boot is void: the node was rebooted since, and nobody needs it twice."""
+        facts = await self.facts_now()
+        stamped = [e for e in self.evidence if e.boot]
+        void = bool(stamped) and len(stamped) == len(self.evidence) and all(e.boot != facts.boot for e in stamped)
+        if void and facts.responding and not facts.drained:
+            self.result = f"nothing to repair: the evidence is from before the present boot ({facts.boot})"
 
     # -- the lease
 
@@ -235,7 +246,7 @@ class Evacuation(Book):
             policy.mode("fence"),
             title=f"Power off {self.inp.node}",
             why=self.why(),
-            steps=(f"power off {self.inp.node}", "read it back as off"),
+            steps=power_off_steps(self.inp.node),
             cluster=self.inp.cluster,
         )
         if not allowed:

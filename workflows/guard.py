@@ -87,7 +87,7 @@ class GuardCluster(Book):
             mine = [lease for lease in self.leases if lease.node == wish.node]
             if mine and mine[0].holder == wish.holder:
                 return LeaseAnswer(granted=True)
-            limit = (await self.policy(self.scope)).nodes_out
+            limit = (await self.act(api.READ_LIMIT, api.PolicyIn(cluster=self.scope), cluster=self.scope)).nodes_out
             if mine or len(self.leases) >= limit:
                 await self._drop_dead()
                 mine = [lease for lease in self.leases if lease.node == wish.node]

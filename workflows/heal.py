@@ -13,6 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.faults.evidence import FaultClass
     from fleet.model import NodeFacts, NodeReceipt, ReceiptGrade
     from fleet.people import Choice
+    from fleet.plans import isolate_steps, reboot_steps, return_steps
     from fleet.runbooks import VIEW, Evacuated, HealInput, HealRequestNote, Runbook, Signal, View
     from workflows import attributes
     from workflows.base import Abandoned, StepFailed
@@ -106,7 +107,8 @@ class HealNode(Evacuation):
             )
         self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
         workflow.upsert_search_attributes([attributes.FAULT.value_set(str(self.verdict.fault))])
-        if self.verdict.fault is not FaultClass.HARDWARE and not self.wants_fence:
+        await self.drop_old_evidence()
+        if not self.result and self.verdict.fault is not FaultClass.HARDWARE and not self.wants_fence:
             self.result = f"nothing to repair: {self.verdict.title} ({self.verdict.fault})"
 
     async def isolate(self) -> None:
@@ -121,7 +123,7 @@ class HealNode(Evacuation):
             policy.mode("isolate"),
             title=f"Isolate {self.inp.node}",
             why=self.why(),
-            steps=(f"drain {self.inp.node} with our mark", "running work is not touched"),
+            steps=isolate_steps(self.inp.node),
             cluster=self.inp.cluster,
         )
         if not allowed:
@@ -163,7 +165,7 @@ class HealNode(Evacuation):
             policy.mode("reboot"),
             title=f"Reboot {self.inp.node}",
             why=self.why(),
-            steps=(f"reboot {self.inp.node}", "wait for a newer boot", "it stays isolated until it passed the check"),
+            steps=reboot_steps(self.inp.node),
             cluster=self.inp.cluster,
         )
         if not allowed:
@@ -189,6 +191,7 @@ class HealNode(Evacuation):
                     op=self.op,
                     requested_at=self.now(),
                     boot_before=self.boot_before,
+                    booted_before=self.booted_before,
                     timeout=policy.reboot_timeout,
                 ),
                 cluster=self.inp.cluster,
@@ -208,7 +211,14 @@ class HealNode(Evacuation):
             return
         facts = await self.must(
             api.POWER_ON,
-            api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op, text=self.boot_before),
+            api.PowerOn(
+                cluster=self.inp.cluster,
+                node=self.inp.node,
+                op=self.op,
+                boot_before=self.boot_before,
+                booted_before=self.booted_before,
+                timeout=(await self.policy(self.inp.cluster)).reboot_timeout,
+            ),
             cluster=self.inp.cluster,
             summary=f"power on {self.inp.node}",
         )
@@ -265,7 +275,7 @@ class HealNode(Evacuation):
             policy.mode("return"),
             title=f"Return {self.inp.node} to work",
             why="It was rebooted and passed its check.",
-            steps=("take our mark and reservation away",),
+            steps=return_steps(),
             cluster=self.inp.cluster,
         )
         if not allowed:

@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.ledger import Span, Stage
     from fleet.model import FenceReceipt, NodeReceipt, Progress
     from fleet.orders import StartOrder, StopQuery
+    from fleet.plans import recovery_steps
     from fleet.runbooks import ReceiptNote, RecoveryEnd, RecoveryInput, RecoveryResult, Signal, View
     from workflows.base import Abandoned, Book, StepFailed
 
@@ -150,14 +151,12 @@ class Recovery(Book):
     def plan(self) -> tuple[str, ...]:
         """The steps in words, for a person's approval and for a dry run."""
         inp = self.inp
-        where = "on the same nodes" if inp.in_place else f"without {', '.join(inp.decision.exclude) or 'exclusions'}"
-        signal = inp.native.tokens.checkpoint_signal
-        return (
-            f"ask for a checkpoint with {signal}" if signal else "no checkpoint signal is declared: skip it",
-            f"stop attempt {inp.old.generation} with grace and keep the job held",
-            f"prove that its ranks are gone from {', '.join(inp.old.nodes) or 'nowhere'}",
-            f"start attempt {inp.generation} {where}, first in line",
-            "wait for a new training step",
+        return recovery_steps(
+            in_place=inp.in_place,
+            exclude=inp.decision.exclude,
+            signal=inp.native.tokens.checkpoint_signal,
+            old=inp.old,
+            generation=inp.generation,
         )
 
     async def save_checkpoint(self) -> RecoveryResult | None:

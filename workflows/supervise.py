@@ -10,7 +10,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from fleet.decision import Action
+    from fleet.decision import Action, Decision
     from fleet.faults.evidence import Evidence, Verdict
     from fleet.model import NativeJob, Phase
     from fleet.people import Choice
@@ -178,8 +178,10 @@ class SuperviseJob(Attempts):
                 self.watching()
             elif await self.stalled():
                 await self.recover(self.stall_evidence())
-        elif native.phase is Phase.PENDING:
-            if last is not None and last.ended_at is None and native.restarts >= last.restarts:
+            return
+        native = self.native = await self.look()  # a signal may be older than what we did since
+        if native.phase is Phase.PENDING:
+            if last is not None and last.ended_at is None and native.restarts > last.restarts:
                 self.tell(f"the scheduler put it back into the queue by itself ({native.reason})")
                 await self.recover(())
         elif native.phase is Phase.ABSENT:
@@ -202,7 +204,6 @@ class SuperviseJob(Attempts):
 
     async def ended(self, native: NativeJob) -> None:
         """Done, stopped by a person, or ended badly. Progress decides, not the scheduler's word."""
-        await self.refresh_progress(native)
         total, step = native.tokens.total_steps, self.progress.step
         finished = self.progress.done or (total is not None and step is not None and step >= total)
         if native.phase is Phase.SUCCEEDED and (finished or total is None):
@@ -271,11 +272,11 @@ class SuperviseJob(Attempts):
         await self.leave(f"{outcome.by} chose {outcome.choice}")
         self.result = f"left to a person: {why}"
 
-    async def book(self, result: RecoveryResult, verdict: Verdict, decision: object) -> None:
+    async def book(self, result: RecoveryResult, verdict: Verdict, decision: Decision) -> None:
         """Writes the recovery into the ledger and follows up what did not end well."""
-        self.book_recovery(result, verdict)
+        self.book_recovery(result, verdict, decision)
         await self.save_report("incident")
-        if result.ended is RecoveryEnd.JOB_ENDED:
+        if result.ended in {RecoveryEnd.JOB_ENDED, RecoveryEnd.TRAINING}:
             self.news = await self.look()
         elif result.ended is RecoveryEnd.NO_STEP and not self.result:
             self.news = await self.look()

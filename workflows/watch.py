@@ -115,6 +115,13 @@ class WatchCluster(Book):
     async def _route_node(self, node: str, batch: tuple[Evidence, ...]) -> None:
         """Judges what was seen on a node: hardware starts its repair, which tells the jobs on it; anything else
         goes to the jobs on it directly."""
+        facts = await self.act(
+            api.READ_NODE,
+            api.OnNode(cluster=self.inp.cluster, node=node),
+            cluster=self.inp.cluster,
+            summary=f"boot of {node}",
+        )
+        batch = tuple(e if e.boot else e.model_copy(update={"boot": facts.boot}) for e in batch)
         verdict = await self.act(
             api.JUDGE, api.JudgeIn(cluster=self.inp.cluster, evidence=batch, node=node), summary=f"judge {node}"
         )

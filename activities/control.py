@@ -1,0 +1,247 @@
+"""Judging, deciding, remembering, and talking between runbooks: activities that touch no cluster."""
+
+import time
+
+from temporalio.client import Client, RPCError, WithStartWorkflowOperation, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCStatusCode
+
+from activities import api, people
+from activities.registry import implements
+from activities.runtime import Owner, until
+from activities.search import typed
+from fleet import attributes
+from fleet.decision import Decision, DecisionInput
+from fleet.faults.classify import classify
+from fleet.faults.evidence import Verdict
+from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, node_workflow_id
+from fleet.ladder import next_step
+from fleet.runbooks import (
+    Evacuated,
+    EvidenceBatch,
+    GuardInput,
+    HealInput,
+    HealRequestNote,
+    LeaseAnswer,
+    LeaseWish,
+    ReceiptNote,
+    Runbook,
+    Signal,
+    Update,
+)
+
+HISTORY_SECONDS = 24 * 3600.0
+"""How far back a judgement looks for repetitions (the catalogue's rules count within 24 h)."""
+
+
+class ControlActivities(Owner):
+    """Runs on the queue `runbooks`."""
+
+    @property
+    def client(self) -> Client:
+        """The worker's own client."""
+        return self.runtime.client
+
+    # -- judgement
+
+    @implements(api.RECORD_EVIDENCE)
+    async def record_evidence(self, arg: api.EvidenceIn) -> api.Nothing:
+        """Appends; a repeat is kept once."""
+        await self.runtime.store.add_evidence(arg.evidence)
+        return api.Nothing()
+
+    @implements(api.JUDGE)
+    async def judge(self, arg: api.JudgeIn) -> Verdict:
+        """Pure judgement over the evidence and what the store remembers of its subject."""
+        now = time.time()
+        await self.runtime.store.add_evidence(arg.evidence)
+        history = await self.runtime.store.evidence_for(
+            arg.cluster, node=arg.node, job=arg.job, since=now - HISTORY_SECONDS
+        )
+        keys = {e.key for e in arg.evidence}
+        verdict = classify(
+            arg.evidence,
+            history=[e for e in history if e.key not in keys],
+            tables=self.runtime.tables(),
+            now=now,
+        )
+        subject = job_workflow_id(arg.job) if arg.job else node_workflow_id(arg.cluster, arg.node or "-")
+        await self.runtime.store.save_verdict(subject, verdict)
+        return verdict
+
+    @implements(api.DECIDE)
+    async def decide(self, arg: DecisionInput) -> Decision:
+        """The ladder under today's policy."""
+        return next_step(arg, self.runtime.policy())
+
+    @implements(api.READ_POLICY)
+    async def read_policy(self, arg: api.PolicyIn) -> api.PolicyOut:
+        """What a runbook needs of the policy now."""
+        policy = self.runtime.policy()
+        limits = policy.limits
+        return api.PolicyOut(
+            modes={str(step): mode for step, mode in policy.modes.items()},
+            drain_deadline=limits.drain_deadline,
+            question_expiry=limits.question_expiry,
+            stall_after=limits.stall_after,
+            checkpoint_grace=limits.checkpoint_grace,
+            step_timeout=limits.step_timeout,
+            run_timeout=limits.run_timeout,
+            settle=limits.settle,
+            budget_resets_per_day=limits.budget_resets_per_day,
+            signers=policy.signers,
+            has_power=_has_power(policy.clusters.get(arg.cluster)),
+            policy_hash=policy.digest,
+        )
+
+    @implements(api.SAVE_REPORT)
+    async def save_report(self, arg: api.ReportIn) -> api.Nothing:
+        """Appends a report."""
+        await self.runtime.store.save_report(arg.subject, arg.kind, arg.report)
+        return api.Nothing()
+
+    @implements(api.READ_HISTORY)
+    async def read_history(self, arg: api.Subject) -> api.History:
+        """What is remembered of a node or a job."""
+        subject = job_workflow_id(arg.job) if arg.job else node_workflow_id(arg.cluster, arg.node or "-")
+        evidence = (
+            await self.runtime.store.evidence_for(arg.cluster, node=arg.node, job=arg.job) if arg.cluster else ()
+        )
+        reports = await self.runtime.store.reports(subject, arg.limit)
+        return api.History(
+            evidence=tuple(evidence)[-arg.limit :],
+            verdict=await self.runtime.store.last_verdict(subject),
+            reports=tuple(
+                api.StoredReport(subject=r.subject, kind=r.kind, report=r.report, at=r.at) for r in reports
+            ),
+        )
+
+    # -- guards
+
+    @implements(api.ACQUIRE_LEASE)
+    async def acquire_lease(self, arg: api.LeaseIn) -> api.LeaseOut:
+        """Asks the cluster's guard, starting it when it does not run."""
+        answer = await self._guard(arg, Update.ACQUIRE)
+        return api.LeaseOut(granted=answer.granted, why=answer.why)
+
+    @implements(api.RELEASE_LEASE)
+    async def release_lease(self, arg: api.LeaseIn) -> api.Nothing:
+        """Gives it back."""
+        await self._guard(arg, Update.RELEASE)
+        return api.Nothing()
+
+    async def _guard(self, arg: api.LeaseIn, update: Update) -> LeaseAnswer:
+        start: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
+            Runbook.GUARD,
+            GuardInput(scope=arg.cluster),
+            id=guard_workflow_id(arg.cluster),
+            task_queue=RUNBOOKS_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"guard of {arg.cluster}",
+        )
+        return await self.client.execute_update_with_start_workflow(
+            update,
+            LeaseWish(node=arg.node, holder=arg.holder, op=arg.op),
+            start_workflow_operation=start,
+            result_type=LeaseAnswer,
+        )
+
+    @implements(api.FIND_ALIVE)
+    async def find_alive(self, arg: api.Alive) -> api.Alive:
+        """Which of these runbooks still run."""
+        return api.Alive(ids=tuple([i for i in arg.ids if await self._runs(i)]))
+
+    async def _runs(self, workflow_id: str) -> bool:
+        try:
+            seen = await self.client.get_workflow_handle(workflow_id).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        return seen.status is WorkflowExecutionStatus.RUNNING
+
+    @implements(api.WAIT_UNFROZEN)
+    async def wait_unfrozen(self, arg: api.OnNode) -> api.Nothing:
+        """Ends when neither the fleet nor the cluster is frozen."""
+
+        async def open_again() -> bool:
+            scopes = ["fleet", arg.cluster] if arg.cluster else ["fleet"]
+            return not any([await self.runtime.freeze_of(s) for s in scopes])
+
+        await until(open_again, seconds=float("inf"), every=1.0)
+        return api.Nothing()
+
+    # -- between runbooks
+
+    @implements(api.REQUEST_HEAL)
+    async def request_heal(self, arg: api.HealRequest) -> api.Told:
+        """Starts the node's runbook or tells the one that runs; never two on one node."""
+        note = HealRequestNote(
+            evidence=arg.evidence,
+            verdict=arg.verdict,
+            fence_for=arg.job if arg.fence else None,
+            by=arg.by,
+        )
+        await self.client.start_workflow(
+            Runbook.HEAL,
+            HealInput(cluster=arg.cluster, node=arg.node, request=note),
+            id=node_workflow_id(arg.cluster, arg.node),
+            task_queue=RUNBOOKS_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            start_signal=Signal.REQUEST,
+            start_signal_args=[note],
+            static_summary=(arg.verdict.title if arg.verdict else f"fence of {arg.node} for {arg.job}")[:180],
+            search_attributes=typed(
+                {
+                    attributes.CLUSTER: arg.cluster,
+                    attributes.NODE: arg.node,
+                    attributes.FAULT: str(arg.verdict.fault) if arg.verdict else "unknown",
+                    attributes.STEP: "starting",
+                    attributes.NEEDS_HUMAN: False,
+                }
+            ),
+        )
+        return api.Told(delivered=True)
+
+    @implements(api.TELL_JOB)
+    async def tell_job(self, arg: api.TellJob) -> api.Told:
+        """A signal to a job's runbook; one that is gone is no error."""
+        payload: ReceiptNote | EvidenceBatch
+        if arg.signal == Signal.RECEIPT and arg.receipt is not None:
+            payload = ReceiptNote(cluster=arg.cluster, receipt=arg.receipt)
+        else:
+            payload = EvidenceBatch(evidence=arg.evidence)
+        return await self._signal(job_workflow_id(arg.job), arg.signal, payload)
+
+    @implements(api.TELL_NODE)
+    async def tell_node(self, arg: api.TellNode) -> api.Told:
+        """A job tells a node's runbook that it has left."""
+        return await self._signal(
+            node_workflow_id(arg.cluster, arg.node), arg.signal, Evacuated(job=arg.job, text=arg.text)
+        )
+
+    async def _signal(self, workflow_id: str, signal: str, payload: object) -> api.Told:
+        try:
+            await self.client.get_workflow_handle(workflow_id).signal(signal, payload)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return api.Told(delivered=False)
+            raise
+        return api.Told(delivered=True)
+
+    # -- people
+
+    @implements(api.VERIFY_ANSWER)
+    async def verify_answer(self, arg: api.VerifyIn) -> api.Verified:
+        """The signature, against the signers that the question carries."""
+        return await people.verify_signature(arg.question, arg.answer, unsigned_ok=self.runtime.unsigned_ok)
+
+    @implements(api.NOTIFY)
+    async def notify(self, arg: api.NotifyIn) -> api.Told:
+        """Runs the policy's hook; without one nobody is told, and the question says so."""
+        return await people.notify(arg.question, arg.workflow_id, arg.link, self.runtime.policy().notify)
+
+
+def _has_power(cluster: object) -> bool:
+    return getattr(cluster, "power", None) is not None or getattr(cluster, "kind", "") == "sim"

@@ -1,0 +1,171 @@
+"""Effects on nodes, and what the cluster knows about them."""
+
+import time
+
+from activities import api
+from activities.backends.port import PowerControl
+from activities.registry import implements
+from activities.runtime import Owner, until
+from fleet.errors import PermanentError, RefusedError
+from fleet.faults.evidence import Evidence, Kind, Source
+from fleet.faults.parse import exit_evidence, parse_job_log
+from fleet.identity import fleet_name
+from fleet.model import CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState
+
+BOOT_MARGIN = 2.0
+"""Seconds by which a boot must be newer: Slurm's BootTime of one boot was seen to differ by 1 s."""
+
+
+class NodeActivities(Owner):
+    """One instance per worker; the backend is chosen by each input's cluster."""
+
+    # -- reads
+
+    @implements(api.READ_NODE)
+    async def read_node(self, arg: api.OnNode) -> NodeFacts:
+        """Live."""
+        return await self.runtime.backend(arg.cluster).node(arg.node)
+
+    @implements(api.READ_HOLDERS)
+    async def read_holders(self, arg: api.OnNode) -> api.Holders:
+        """Who holds the node, live, with the fleet names of the supervised ones."""
+        jobs = await self.runtime.backend(arg.cluster).holders(arg.node)
+        return api.Holders(jobs=tuple(_named(j) for j in jobs))
+
+    @implements(api.READ_CLUSTER)
+    async def read_cluster(self, arg: api.PolicyIn) -> api.ClusterView:
+        """Everything, for a person's list."""
+        backend = self.runtime.backend(arg.cluster)
+        jobs = tuple(_named(j) for j in await backend.jobs())
+        return api.ClusterView(nodes=await backend.nodes(), jobs=jobs)
+
+    @implements(api.READ_LIMIT)
+    async def read_limit(self, arg: api.PolicyIn) -> api.LimitOut:
+        """The policy's limit for the cluster's size today."""
+        nodes = await self.runtime.backend(arg.cluster).nodes()
+        return api.LimitOut(nodes_out=self.runtime.policy().nodes_out(len(nodes)))
+
+    @implements(api.GATHER)
+    async def gather(self, arg: api.Gather) -> api.EvidenceIn:
+        """How the attempt ended, what its log says, and how its nodes are."""
+        backend = self.runtime.backend(arg.cluster)
+        now = time.time()
+        native = await backend.job(arg.native_id)
+        lines = await backend.log_tail(arg.native_id, 400)
+        found = [
+            *exit_evidence(native, arg.job, now),
+            *parse_job_log(lines, cluster=arg.cluster, job=arg.job, seen_at=now, tables=self.runtime.tables()),
+            *(e for n in await backend.nodes() if n.node in arg.nodes for e in node_evidence(n, now)),
+        ]
+        if native.restarts > arg.restarts:
+            found.append(
+                Evidence(
+                    source=Source.SCHEDULER,
+                    kind=Kind.JOB_REQUEUED,
+                    cluster=arg.cluster,
+                    job=arg.job,
+                    code=native.reason or None,
+                    seen_at=now,
+                    detail=f"the scheduler requeued it by itself (restart {native.restarts}): {native.reason}",
+                )
+            )
+        return api.EvidenceIn(cluster=arg.cluster, evidence=tuple(found))
+
+    # -- writes
+
+    @implements(api.ISOLATE_NODE)
+    async def isolate(self, arg: api.OnNode) -> NodeFacts:
+        """No new work; a foreign drain is left as it is."""
+        return await self.runtime.backend(arg.cluster).isolate(arg.node, arg.op, arg.text)
+
+    @implements(api.RELEASE_NODE)
+    async def release(self, arg: api.OnNode) -> NodeFacts:
+        """Takes back what carries the op's mark."""
+        return await self.runtime.backend(arg.cluster).release(arg.node, arg.op)
+
+    @implements(api.POWER_OFF)
+    async def power_off(self, arg: api.OnNode) -> NodeReceipt:
+        """Off and read back as off."""
+        return await self._power(arg.cluster).power_off(arg.node, arg.op)
+
+    @implements(api.POWER_ON)
+    async def power_on(self, arg: api.PowerOn) -> NodeFacts:
+        """On, and a boot that is newer than the one before."""
+        await self._power(arg.cluster).power_on(arg.node, arg.op)
+        return await self._newer_boot(arg.cluster, arg.node, arg.boot_before, arg.booted_before, arg.timeout)
+
+    @implements(api.REBOOT_NODE)
+    async def reboot(self, arg: api.Reboot) -> NodeFacts:
+        """Asked once, proven by a newer boot. A second try finds the first one's boot and asks for none."""
+        backend = self.runtime.backend(arg.cluster)
+        facts = await backend.node(arg.node)
+        if not is_newer(facts, arg.boot_before, arg.booted_before):
+            await backend.reboot(arg.node, arg.op)
+        return await self._newer_boot(arg.cluster, arg.node, arg.boot_before, arg.booted_before, arg.timeout)
+
+    @implements(api.CHECK_NODE)
+    async def check(self, arg: api.Check) -> CheckResult:
+        """Runs the suite where no other work can land."""
+        return await self.runtime.backend(arg.cluster).run_check(arg.node, arg.op, arg.suite)
+
+    @implements(api.GIVE_BACK_ALL)
+    async def give_back_all(self, arg: api.OnNode) -> api.GiveBackOut:
+        """Every hold, mark and reservation of ours in the cluster."""
+        return api.GiveBackOut(lines=await self.runtime.backend(arg.cluster).give_back_all())
+
+    def _power(self, cluster: str) -> PowerControl:
+        backend = self.runtime.backend(cluster)
+        if isinstance(backend, PowerControl) and backend.has_power:
+            return backend
+        raise RefusedError(f"{cluster} has no power hook in the policy (clusters.{cluster}.power)")
+
+    async def _newer_boot(self, cluster: str, node: str, boot: str, booted: float, limit: float) -> NodeFacts:
+        backend = self.runtime.backend(cluster)
+        facts: NodeFacts | None = None
+
+        async def back() -> bool:
+            nonlocal facts
+            facts = await backend.node(node)
+            return is_newer(facts, boot, booted) and facts.responding and facts.state is not NodeState.REBOOTING
+
+        if await until(back, seconds=limit, every=0.5, slowest=3.0) and facts is not None:
+            return facts
+        shown = f"state {facts.state}, boot {facts.boot}" if facts else "never read"
+        raise PermanentError(f"{node} did not come back with a newer boot in {limit:.0f} s ({shown})")
+
+
+def is_newer(facts: NodeFacts, boot: str, booted_at: float) -> bool:
+    """Whether a node shows another and newer boot. Requested is not done; Ready is not rebooted."""
+    return bool(facts.boot) and facts.boot != boot and facts.booted_at > booted_at + BOOT_MARGIN
+
+
+def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
+    """What a node's own state says, stamped with its boot; what we did to it ourselves says nothing."""
+    if facts.isolated_by_us or facts.state is NodeState.REBOOTING:
+        return ()
+    common = {"cluster": facts.cluster, "node": facts.node, "boot": facts.boot or None, "seen_at": now}
+    if facts.state is NodeState.DOWN and not facts.responding:
+        return (
+            Evidence(
+                source=Source.SCHEDULER,
+                kind=Kind.NODE_DOWN,
+                code="down",
+                detail=f"{facts.node} does not answer and was given up ({facts.reason or 'no reason'})",
+                **common,
+            ),
+        )
+    if facts.foreign_drain:
+        return (
+            Evidence(
+                source=Source.HEALTH_CHECK,
+                kind=Kind.NODE_DRAINED,
+                code="drained",
+                detail=facts.reason,
+                **common,
+            ),
+        )
+    return ()
+
+
+def _named(job: NativeJob) -> api.JobOn:
+    return api.JobOn(job=job, name=fleet_name(job) if job.tokens.supervise or job.key else None)

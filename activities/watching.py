@@ -1,0 +1,122 @@
+"""One watching activity per cluster: changes become signals to the runbooks they concern."""
+
+import time
+
+from temporalio import activity
+from temporalio.client import RPCError, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCStatusCode
+
+from activities import api
+from activities.backends.port import Change
+from activities.nodes import node_evidence
+from activities.registry import implements
+from activities.runtime import Owner
+from activities.search import typed
+from fleet import attributes
+from fleet.faults.evidence import Evidence
+from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
+from fleet.model import NativeJob, NodeFacts
+from fleet.runbooks import EvidenceBatch, Runbook, Signal, SuperviseInput
+
+FINGERPRINT_MEMO = "fingerprint"
+"""Memo key of a job's runbook: which native job it supervises, so that a new one of the same name is told apart."""
+
+
+class WatchActivities(Owner):
+    """Runs on the cluster's queue, next to the cluster."""
+
+    @implements(api.WATCH)
+    async def watch(self, arg: api.WatchIn) -> api.WatchOut:
+        """The full picture first, then changes, for `seconds`. Nothing is kept here: a restart sends it all again."""
+        deadline = time.monotonic() + arg.seconds
+        told = _Told()
+        count = 0
+        async for change in self.runtime.backend(arg.cluster).watch():
+            await self._tell(arg.cluster, change, told)
+            count += len(change.jobs) + len(change.nodes)
+            if time.monotonic() > deadline:
+                break
+        return api.WatchOut(changes=count)
+
+    async def _tell(self, cluster: str, change: Change, told: "_Told") -> None:
+        for job in change.jobs:
+            if job.tokens.supervise or job.key:
+                await self._tell_job(cluster, job)
+        evidence = tuple(e for n in change.nodes for e in told.news(n, resync=change.resync))
+        if evidence:
+            await self.runtime.client.get_workflow_handle(watch_workflow_id(cluster)).signal(
+                Signal.EVIDENCE, EvidenceBatch(evidence=evidence)
+            )
+
+    async def _tell_job(self, cluster: str, job: NativeJob) -> None:
+        """Signals the job's runbook; one that asks for supervision and has none gets it."""
+        name = fleet_name(job)
+        try:
+            await self.runtime.client.get_workflow_handle(job_workflow_id(name)).signal(Signal.CHANGED, job)
+            return
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+        if job.phase.ended or not job.tokens.supervise:
+            return
+        if await self._is_over(name, job):
+            return
+        await self._supervise(cluster, name, job)
+
+    async def _is_over(self, name: str, job: NativeJob) -> bool:
+        """A closed runbook of this very job was ended by a person or gave it up: hands off."""
+        try:
+            seen = await self.runtime.client.get_workflow_handle(job_workflow_id(name)).describe()
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return False
+            raise
+        kept = await seen.memo_value(FINGERPRINT_MEMO, default="", type_hint=str)
+        return seen.status is not WorkflowExecutionStatus.RUNNING and kept == job.fingerprint
+
+    async def _supervise(self, cluster: str, name: str, job: NativeJob) -> None:
+        try:
+            await self.runtime.client.start_workflow(
+                Runbook.SUPERVISE,
+                SuperviseInput(job=name, cluster=cluster, native_id=job.native_id, fingerprint=job.fingerprint),
+                id=job_workflow_id(name),
+                task_queue=RUNBOOKS_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                start_signal=Signal.CHANGED,
+                start_signal_args=[job],
+                memo={FINGERPRINT_MEMO: job.fingerprint},
+                static_summary=f"{job.name} of {job.user or 'somebody'} on {cluster} ({job.native_id})",
+                search_attributes=typed(
+                    {
+                        attributes.CLUSTER: cluster,
+                        attributes.JOB: name,
+                        attributes.STEP: "starting",
+                        attributes.NEEDS_HUMAN: False,
+                    }
+                ),
+            )
+        except WorkflowAlreadyStartedError:
+            activity.logger.info("%s has a runbook already", name)
+
+
+class _Told:
+    """Which node troubles this watch has told, so that each episode is told once."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, str] = {}
+
+    def news(self, facts: NodeFacts, *, resync: bool) -> tuple[Evidence, ...]:
+        """New trouble of a node. One seen happening gets a time; one found at a resync has none, so that
+        telling it again after the next resync is recognised as a repeat."""
+        now = time.time()
+        found = node_evidence(facts, now)
+        kind = f"{found[0].kind}:{facts.boot}:{found[0].detail}" if found else ""
+        if self._open.get(facts.node, "") == kind:
+            return ()
+        self._open[facts.node] = kind
+        return tuple(
+            e.model_copy(update={"happened_at": None if resync else now, "raw_hash": kind[:200]}) for e in found
+        )
