@@ -127,7 +127,7 @@ def adopt(tx: Tx, native_id: str) -> AdoptedJob:
     """Holds it, running or pending; an owner's own hold stays the owner's."""
     row = find(tx, native_id)
     phase = _alive(row, "adoption")
-    if phase is Phase.STOPPING:
+    if phase is Phase.STOPPING and not row["held"]:
         raise TemporaryError(f"job {native_id} is just stopping; adoption waits for the outcome")
     if not plan_of(row).requeue:
         raise RefusedError(

@@ -59,7 +59,7 @@ def _declare_down(tx: Tx, node: sqlite3.Row) -> None:
     timed_out = node["boot_deadline"] is not None
     text = "reboot timed out" if timed_out else "Not responding"
     reason = f"{node['reason']} : {text}" if node["reason"] else text
-    tx.set_node(node["name"], down=1, reason=reason, boot_deadline=None)
+    tx.set_node(node["name"], down=1, reason=reason, boot_deadline=None, reboot_asked=0)
     for job in _jobs_on(tx, node["name"]):
         lose_node(tx, job)
 
