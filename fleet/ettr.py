@@ -141,10 +141,11 @@ def _kept(ledger: Ledger) -> list[int | None]:
 
 def _claims(ledger: Ledger, end: int) -> Iterator[_Claim]:
     before = _tick(ledger.submitted_at)
-    following = [_tick(a.ordered_at) if a.ordered_at else None for a in ledger.attempts[1:]]
-    for attempt, kept, follows in zip(ledger.attempts, _kept(ledger), [*following, None], strict=True):
-        until = min(t for t in (_tick(attempt.ended_at), follows, end) if t is not None)
-        yield from _own_claims(attempt, kept, before, until, done=ledger.done_at is not None and follows is None)
+    for place, (attempt, kept) in enumerate(zip(ledger.attempts, _kept(ledger), strict=True)):
+        following = ledger.attempts[place + 1 : place + 2]
+        ends = [_tick(attempt.ended_at), *(_tick(f.ordered_at) for f in following if f.ordered_at), end]
+        until = min(t for t in ends if t is not None)
+        yield from _own_claims(attempt, kept, before, until, done=ledger.done_at is not None and not following)
         yield from _span_claims(attempt, end)
         before = until
 

@@ -217,9 +217,10 @@ def _exhausted(inp: DecisionInput, spent: list[Budget]) -> str:
 
 def _does_not_fit(inp: DecisionInput, exclude: tuple[str, ...], usable: int) -> str:
     out = f" without {', '.join(exclude)}" if exclude else ""
+    have = max(0, usable)
     return (
-        f"{_cause(inp)}: the job needs {inp.nodes_wanted} nodes and {inp.cluster} has {max(0, usable)}{out}, "
-        f"so {inp.nodes_wanted - max(0, usable)} are missing; free or return nodes, or move the job by hand"
+        f"{_cause(inp)}: the job needs {inp.nodes_wanted} nodes and {inp.cluster} has {have}{out} "
+        f"({inp.nodes_wanted - have} too few); free or return nodes, or move the job by hand"
     )
 
 
