@@ -88,6 +88,8 @@ class NativeJob(Value):
     started_at: float | None = None
     eligible_at: float | None = None
     tokens: JobTokens = JobTokens()
+    adopted: bool = False
+    """Carries our mark: some runbook supervises it, or did and has not given it back."""
     batch: bool = True
     """False for interactive allocations, which no scheduler can requeue."""
     requeueable: bool = True
@@ -223,6 +225,8 @@ class ClusterFacts(Value):
     requeue_delay: float = 0.0
     """Seconds the scheduler itself keeps a requeued job waiting."""
     reboot_timeout: float = 300.0
+    notes: tuple[str, ...] = ()
+    """What the cluster cannot do, for people; nothing here stops a runbook."""
 
 
 def label_safe(text: str) -> str:

@@ -1,0 +1,122 @@
+"""Runs Slurm's programs: absolute path, argument list, an environment of our own, a limit, and no shell."""
+
+import asyncio
+import contextlib
+import os
+import pwd
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from activities.backends.slurm.outcomes import Outcome, classify, error_of_read
+from activities.backends.slurm.settings import SlurmSettings
+from fleet.errors import PermanentError
+from fleet.model import Value
+
+DEFAULT_LIMIT = 15.0
+"""Seconds: Slurm's default MessageTimeout (10) and five, until the probe has read the cluster's own."""
+GRACE = 5.0
+"""Seconds that a command may take beyond MessageTimeout: a dead controller costs up to 9 s (measured)."""
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+
+class Finished(Value):
+    """A command that ended, or was ended at its limit (`timed_out`)."""
+
+    rc: int
+    out: str
+    err: str
+    timed_out: bool = False
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome.UNKNOWN if self.timed_out else classify(self.rc, self.err)
+
+    @property
+    def text(self) -> str:
+        """Slurm's words on one line, for people."""
+        words = " ".join((self.err.strip() or self.out.strip()).split())
+        if self.timed_out:
+            return f"ended by us at its limit {words}".strip()
+        return words[:500] or f"exit code {self.rc}"
+
+
+async def run_argv(
+    argv: Sequence[str], env: Mapping[str, str], limit: float, stdin: str | None = None, cwd: str | None = None
+) -> Finished:
+    """Runs one program in its own process group and ends the whole group at the limit, or when we are cancelled."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+        raise PermanentError(f"cannot run {argv[0]}: {error.strerror}; install it or correct its path") from error
+    try:
+        async with asyncio.timeout(limit):
+            out, err = await process.communicate(stdin.encode() if stdin is not None else None)
+    except TimeoutError:
+        await _end_group(process)
+        return Finished(rc=-1, out="", err="", timed_out=True)
+    except BaseException:
+        await _end_group(process)
+        raise
+    return Finished(rc=process.returncode or 0, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+class Commands:
+    """Slurm's programs for one cluster."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self.settings = settings
+        self.limit = DEFAULT_LIMIT
+        self.calls: dict[str, int] = {}
+        """How often each program ran, for `doctor` and for tests of the shared poll."""
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Nothing of the caller's: no SLURM_*, SBATCH_*, SQUEUE_* or SCANCEL_* can change a command's meaning."""
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        return {
+            "PATH": SYSTEM_PATH,
+            "HOME": home,
+            "LC_ALL": "C",
+            "TZ": "UTC",
+            "SLURM_CONF": self.settings.conf,
+        } | more
+
+    def check_conf(self) -> None:
+        """Raises PermanentError at once; Slurm's own programs wait 60 s for a missing file."""
+        if not os.access(self.settings.conf, os.R_OK) or not Path(self.settings.conf).is_file():
+            raise PermanentError(f"cannot read {self.settings.conf}; correct `conf` of this cluster in fleet.yaml")
+
+    async def run(
+        self,
+        program: str,
+        *args: str,
+        stdin: str | None = None,
+        limit: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Runs it and judges nothing."""
+        self.check_conf()
+        self.calls[program] = self.calls.get(program, 0) + 1
+        argv = (f"{self.settings.bin_dir}/{program}", *args)
+        return await run_argv(argv, self.environment(**(env or {})), limit or self.limit, stdin)
+
+    async def read(self, program: str, *args: str) -> str:
+        """Standard output of a successful read. Raises TemporaryError, NotFoundError or PermanentError."""
+        done = await self.run(program, *args)
+        if done.rc != 0 or done.timed_out:  # with 0, words on stderr are of retries that went well
+            raise error_of_read(f"{program} {args[0] if args else ''}".strip(), done.outcome, done.text)
+        return done.out

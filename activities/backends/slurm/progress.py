@@ -1,0 +1,172 @@
+"""An attempt's own output: its last steps, and its last words.
+
+The file is the `log=` token's, else the job's StdOut. It may be missing, replaced, or hold several attempts (with
+`--open-mode=append`); only lines of the generation asked for count. It is read only if it is a plain file of the
+job's own user: the worker may read more than the user may.
+"""
+
+import asyncio
+import os
+import pwd
+import re
+import stat
+from datetime import datetime
+
+from activities.backends.slurm.commands import Commands
+from activities.backends.slurm.view import ClusterView
+from fleet.errors import NotFoundError
+from fleet.model import NativeJob, Phase, Progress
+
+TAIL = 1 << 20
+"""Bytes that are read from the end; 16,000 lines of a training step."""
+
+_GEN = r"gen=(?P<epoch>\d+)\.(?P<restart>\d+)"
+_STEP = re.compile(rf"step (?P<step>\d+)/(?P<total>\d+) loss (?P<loss>\S+)(?: t=(?P<at>\S+))?.*? {_GEN}")
+_RESUMED = re.compile(rf"resumed from step (?P<step>\d+) {_GEN}")
+_FRESH = re.compile(rf"starting at step 0 {_GEN}")
+_SAVED = re.compile(rf"saved step (?P<step>\d+) {_GEN}")
+_DONE = re.compile(r"done step (?P<step>\d+)/(?P<total>\d+)")
+
+
+class Outputs:
+    """`progress` and `log_tail` of one cluster."""
+
+    def __init__(self, commands: Commands, view: ClusterView) -> None:
+        self.commands = commands
+        self.view = view
+        self._paths: dict[str, str] = {}
+        self._first: dict[tuple[str, int], Progress] = {}
+
+    async def progress(self, native_id: str, restarts: int) -> Progress:
+        job, path = await self._file_of(native_id)
+        if path is None:
+            return Progress()
+        seen = parse_progress(await asyncio.to_thread(read_tail, path, job.user), restarts)
+        known = self._first.get((job.fingerprint, restarts), Progress())
+        merged = keep_first(known, seen)
+        self._first[(job.fingerprint, restarts)] = merged
+        return merged
+
+    async def log_tail(self, native_id: str, lines: int) -> tuple[str, ...]:
+        job, path = await self._file_of(native_id)
+        if path is None:
+            return ()
+        text = await asyncio.to_thread(read_tail, path, job.user)
+        return tuple(text.splitlines()[-max(lines, 0) :]) if lines > 0 else ()
+
+    async def _file_of(self, native_id: str) -> tuple[NativeJob, str | None]:
+        for record in await self.view.jobs(self.commands.settings.poll_interval):
+            if record.called(native_id):
+                job = record.job
+                break
+        else:
+            job = (await self.view.job(native_id)).job
+        if job.phase is Phase.ABSENT:
+            return job, None
+        if job.tokens.log:
+            return job, job.tokens.log
+        if job.fingerprint not in self._paths:
+            try:
+                text = await self.commands.read("scontrol", "show", "job", job.native_id)
+            except NotFoundError:
+                return job, None
+            self._paths[job.fingerprint] = stdout_of(text)
+        return job, self._paths[job.fingerprint] or None
+
+
+def stdout_of(text: str) -> str:
+    """StdOut of `scontrol show job`. The last such line: a comment, which may hold anything, stands before it."""
+    found = re.findall(r"^   StdOut=(/.*)$", text, re.MULTILINE)
+    return str(found[-1]).strip() if found else ""
+
+
+def read_tail(path: str, user: str, size: int = TAIL) -> str:
+    """The last bytes of the file, from the start of a line on; empty when it is missing, foreign or no plain file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or not owned_by(status.st_uid, user):
+            return ""
+        begin = max(0, status.st_size - size)
+        file.seek(begin)
+        data = file.read(size)
+    if begin:
+        data = data.partition(b"\n")[2]
+    return data.decode(errors="replace")
+
+
+def owned_by(uid: int, user: str) -> bool:
+    try:
+        return pwd.getpwnam(user).pw_uid == uid
+    except KeyError:
+        return False
+
+
+def parse_progress(text: str, restarts: int) -> Progress:
+    """What the attempt with that restart count said; lines of other attempts do not count."""
+    found = Progress()
+    current: int | None = None
+    for line in text.splitlines():
+        if match := _STEP.match(line) or _RESUMED.match(line) or _FRESH.match(line) or _SAVED.match(line):
+            current = int(match["restart"])
+            if current == restarts:
+                found = found.model_copy(update=_said(match, found))
+        elif (match := _DONE.match(line)) and current == restarts:
+            found = found.model_copy(update={"done": True, "total": int(match["total"])})
+    return found
+
+
+def _said(match: re.Match[str], found: Progress) -> dict[str, object]:
+    if match.re is _FRESH:
+        return {"resumed_from": None}
+    step = int(match["step"])
+    if match.re is _RESUMED:
+        return {"resumed_from": step}
+    if match.re is _SAVED:
+        return {"saved": step}
+    at = _time(match["at"])
+    said: dict[str, object] = {
+        "step": step,
+        "total": int(match["total"]),
+        "loss": _number(match["loss"]),
+        "seen_at": at,
+    }
+    if found.first_step is None:
+        said |= {"first_step": step, "first_step_at": at}
+    return said
+
+
+def keep_first(known: Progress, seen: Progress) -> Progress:
+    """What stood at the beginning of the attempt is remembered when the tail does not reach it any more."""
+    if known.first_step is None or seen.step is None:
+        return seen
+    return seen.model_copy(
+        update={
+            "first_step": known.first_step,
+            "first_step_at": known.first_step_at,
+            "resumed_from": known.resumed_from,
+            "saved": seen.saved if seen.saved is not None else known.saved,
+        }
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _time(text: str | None) -> float | None:
+    if not text:
+        return None
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        try:
+            return float(text)
+        except ValueError:
+            return None
