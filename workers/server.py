@@ -20,6 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from clients.embedded import (
@@ -56,6 +57,10 @@ START_LIMIT = 30.0
 """Seconds until a start counts as failed; 0.3 s is usual, a loaded CI machine needs more."""
 STOP_LIMIT = 10.0
 """Seconds from SIGTERM to SIGKILL."""
+FOUND_LIMIT = 5.0
+"""Seconds in which a killed process must let go of its lock."""
+PORT_LIMIT = 2.0
+"""Seconds after that in which its ports must be free."""
 LOG_LIMIT = 10 * 1024 * 1024
 """Bytes of the log at which the next start moves it to `server.log.1`."""
 
@@ -113,7 +118,7 @@ def ensure_server(
     """
     place = _prepared(home(state_dir))
     with _starter_lock(place):
-        running = _try_lock(place / "server.running")
+        running = _lock_or_live_server(place)
         if running is None:
             return _found(place, port, ui_port)
         try:
@@ -131,11 +136,12 @@ def stop_server(state_dir: str | Path | None = None) -> bool:
     if not place.is_dir():
         return False
     with _starter_lock(place):
-        if _is_free(place):
+        unused = _lock_or_live_server(place)
+        if unused is not None:
+            os.close(unused)
             return False
         info = read_state(place)
-        if info is None or not is_alive(info):
-            raise TemporaryError(_unknown_holder(place))
+        assert info is not None  # noqa: S101 - a live server was just seen in it, and we hold the starter's lock
         for number, limit in ((signal.SIGTERM, STOP_LIMIT), (signal.SIGKILL, STOP_LIMIT)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, number)
@@ -168,10 +174,8 @@ def server_status(state_dir: str | Path | None = None) -> ServerStatus:
 
 def _found(place: Path, port: int | None, ui_port: int | None) -> ServerInfo:
     """The running server, once it answers."""
-    if not _wait(lambda: (info := read_state(place)) is not None and is_alive(info), 5.0):
-        raise TemporaryError(_unknown_holder(place), delay=5)
     info = read_state(place)
-    assert info is not None  # noqa: S101 - the wait above saw it and we hold the starter's lock
+    assert info is not None  # noqa: S101 - a live server was just seen in it, and we hold the starter's lock
     if (port or info.port) != info.port or (ui_port or info.ui_port) != info.ui_port:
         raise PermanentError(
             f"the embedded server already runs at {info.address} (UI port {info.ui_port}); "
@@ -206,7 +210,7 @@ def _choose_ports(last: ServerInfo | None, port: int | None, ui_port: int | None
     wanted_port = port if port is not None else (last.port if last else 0)
     wanted_ui = ui_port if ui_port is not None else (last.ui_port if last else 0)
     for wanted, option in ((wanted_port, "--port"), (wanted_ui, "--ui-port")):
-        if wanted and not _port_is_free(wanted):
+        if wanted and not _wait(partial(_port_is_free, wanted), PORT_LIMIT if last else 0):
             raise PermanentError(
                 f"port {wanted} is used by another program; end that program, "
                 f"or start the embedded server elsewhere: `runbook dev {option} 0` takes a free port"
@@ -282,6 +286,7 @@ def _await_ready(process: subprocess.Popen[bytes], info: ServerInfo, log_offset:
 def _command(db: Path, ports: tuple[int, int, int, int], values: Mapping[str, str]) -> list[str]:
     port, ui_port, http_port, metrics_port = ports
     command = [str(temporal_binary()), "server", "start-dev", "--disable-config-file", "--disable-config-env"]
+    command += ["--env-file", str(db.with_name("no-env.yaml"))]  # absent: the person's own file is for clients
     command += ["--ip", HOST, "--port", str(port), "--ui-port", str(ui_port), "--ui-disable-news-fetch"]
     command += ["--http-port", str(http_port), "--metrics-port", str(metrics_port)]
     command += ["--db-filename", str(db), "--log-level", "warn", "--color", "never"]
@@ -309,13 +314,6 @@ def _unwritable(place: Path, error: OSError) -> str:
     return f"cannot write {place} ({error.strerror}); set GPU_RUNBOOKS_HOME to a directory of yours"
 
 
-def _unknown_holder(place: Path) -> str:
-    return (
-        f"a process holds {place / 'server.running'} but {place / STATE_FILE} does not name it; "
-        f"`fuser {place / 'server.running'}` shows its pid: end it, then try again"
-    )
-
-
 def _write_state(place: Path, info: ServerInfo) -> None:
     draft = place / f"{STATE_FILE}.{os.getpid()}"
     draft.write_text(info.model_dump_json(indent=2) + "\n")
@@ -339,6 +337,29 @@ def _try_lock(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _lock_or_live_server(place: Path) -> int | None:
+    """The lock that the next server shall hold, or None when the server of the state file lives and holds it.
+
+    Right after a kill neither is so for some milliseconds: the process is a zombie whose threads still end. Raises
+    TemporaryError when it stays so: then a process holds the directory that we know nothing about.
+    """
+    held: list[int] = []
+
+    def settled() -> bool:
+        descriptor = _try_lock(place / "server.running")
+        held.extend([] if descriptor is None else [descriptor])
+        info = read_state(place)
+        return descriptor is not None or (info is not None and is_alive(info))
+
+    if not _wait(settled, FOUND_LIMIT):
+        raise TemporaryError(
+            f"a process holds {place / 'server.running'} but {place / STATE_FILE} does not name it; "
+            f"`fuser {place / 'server.running'}` shows its pid: end it, then try again",
+            delay=5,
+        )
+    return held[0] if held else None
 
 
 def _is_free(place: Path) -> bool:
