@@ -7,7 +7,7 @@ The same in prose: docs/configuration.md.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
@@ -239,6 +239,27 @@ class Override(Strict):
         return self
 
 
+def _different_people(approvers: tuple[Approver, ...]) -> tuple[Approver, ...]:
+    """One person must not count as two, under one name or with one key."""
+    names: set[str] = set()
+    keys: dict[str, str] = {}
+    for approver in approvers:
+        if approver.name in names:
+            raise ValueError(f"{approver.name} is given twice; keep one")
+        names.add(approver.name)
+        other = keys.setdefault(approver.key.split()[1], approver.name)
+        if other != approver.name:
+            raise ValueError(f"{other} and {approver.name} have the same key; each needs one of their own")
+    return approvers
+
+
+def _different_rows(overrides: tuple[Override, ...]) -> tuple[Override, ...]:
+    twice = [xid for xid, count in Counter(o.xid for o in overrides).items() if count > 1]
+    if twice:
+        raise ValueError(f"xid {twice[0]} is given twice; keep one")
+    return overrides
+
+
 class Policy(Strict):
     """The whole of `fleet.yaml`."""
 
@@ -250,22 +271,15 @@ class Policy(Strict):
     """Blast radius, budgets and times."""
     modes: Mapping[Step, StepMode] = {}
     """What automation may do at each step. Default propose for each: nothing happens until a person says so."""
-    approvers: tuple[Approver, ...] = ()
+    approvers: Annotated[tuple[Approver, ...], AfterValidator(_different_people)] = ()
     """Whose answers count. Default nobody: then only the embedded server takes an (unsigned) answer, and says so."""
     notify: Notify | None = None
     """How questions reach people. Default none: they wait in the Temporal UI and in `runbook list`."""
     store: Annotated[str, AfterValidator(words.store_url)] | None = None
     """History store, `sqlite:///FILE`; a relative file (three slashes) lies in the folder of `fleet.yaml`. Default:
     a file in the state folder of whoever runs the worker."""
-    overrides: tuple[Override, ...] = ()
+    overrides: Annotated[tuple[Override, ...], AfterValidator(_different_rows)] = ()
     """Catalogue rows changed for this fleet. Default none."""
-
-    @model_validator(mode="after")
-    def _nothing_twice(self) -> Self:
-        _once("approver", (a.name for a in self.approvers))
-        _once("public key of approver", (a.name for a in self.approvers), (a.key.split()[1] for a in self.approvers))
-        _once("override for xid", (str(o.xid) for o in self.overrides))
-        return self
 
     def mode(self, step: str) -> StepMode:
         """What automation may do at `step`; propose where the file says nothing, or does not know the step."""
@@ -292,13 +306,3 @@ class Policy(Strict):
         """First 16 hexadecimal digits of the SHA-256 of the canonical JSON; equal for files that mean the same."""
         text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _once(what: str, names: Iterable[str], values: Iterable[str] | None = None) -> None:
-    """Raises ValueError when a value (by default the name itself) occurs twice; one person must not count as two."""
-    shown = list(names)
-    keys = list(values) if values is not None else shown
-    twice = [key for key, count in Counter(keys).items() if count > 1]
-    if twice:
-        who = " and ".join(dict.fromkeys(name for name, key in zip(shown, keys, strict=True) if key == twice[0]))
-        raise ValueError(f"{what} {who} is given twice; keep one")

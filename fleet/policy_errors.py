@@ -76,7 +76,7 @@ def _explain(found: ErrorDetails, data: object, lines: Mapping[Path, int]) -> Pr
         )
     if kind == "missing":
         return Problem(_line(parent, lines), f"key '{path[-1]}' is missing{under}")
-    if found["loc"][-1] == "[key]":
+    if found["loc"][-1:] == ("[key]",):
         return Problem(line, _bad_key(found, path, under))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         return Problem(_line((*path, "kind"), lines), _bad_kind(path, value))
@@ -152,7 +152,7 @@ def _what(found: ErrorDetails, value: Any) -> str:
     if kind == "value_error":
         return str(context["error"])
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, not {_shown(value)}"
+        return f"must be {_TYPES[kind]}, not {_shown(value)}{_quotes(value)}"
     if kind == "enum":
         allowed = [word.strip(" '") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
         return f"cannot be {_shown(value)}; allowed: {_choices(str(value), allowed)}"
@@ -166,6 +166,12 @@ def _what(found: ErrorDetails, value: Any) -> str:
     if kind in {"too_long", "string_too_long"}:
         return f"is too long; at most {context['max_length']}"
     return found["msg"]
+
+
+def _quotes(value: Any) -> str:
+    """`[p, {node}]` without quotes is a mapping to YAML."""
+    braces = isinstance(value, dict) and len(value) == 1 and next(iter(value.values())) is None
+    return f'; write it in quotes: "{{{short(next(iter(value)))}}}"' if braces else ""
 
 
 def _choices(word: str, allowed: list[str]) -> str:

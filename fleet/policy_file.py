@@ -91,6 +91,7 @@ def _read(text: str, file: str) -> _Read:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = " ".join(str(part) for part in (error.context, error.problem) if part)
+        what += '; write words with braces in quotes: "{node}"' if "got '{'" in what else ""
         raise InvalidInputError(f"{file}:{mark.line + 1 if mark else 1}: not readable as YAML: {what}") from None
     except yaml.YAMLError as error:
         what = " ".join(str(error).split())
