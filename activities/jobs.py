@@ -76,7 +76,7 @@ class JobActivities(Owner):
     @implements(api.ADOPT_JOB)
     async def adopt(self, arg: api.Adopt) -> AdoptedJob:
         """Holds it and saves its script; the script stays out of Temporal's history."""
-        adopted = await self.runtime.backend(arg.cluster).adopt(arg.native_id, arg.job)
+        adopted = await self.runtime.backend(arg.cluster).adopt(arg.native_id)
         await self.runtime.store.save_spec(
             job=arg.job,
             cluster=arg.cluster,

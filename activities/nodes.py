@@ -168,4 +168,4 @@ def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
 
 
 def _named(job: NativeJob) -> api.JobOn:
-    return api.JobOn(job=job, name=fleet_name(job) if job.tokens.supervise or job.key else None)
+    return api.JobOn(job=job, name=fleet_name(job) if job.tokens.supervise or job.key or job.adopted else None)

@@ -42,7 +42,7 @@ class WatchActivities(Owner):
 
     async def _tell(self, cluster: str, change: Change, told: "_Told") -> None:
         for job in change.jobs:
-            if job.tokens.supervise or job.key:
+            if job.tokens.supervise or job.key or job.adopted:
                 await self._tell_job(cluster, job)
         evidence = tuple(e for n in change.nodes for e in told.news(n, resync=change.resync))
         if evidence:

@@ -15,6 +15,11 @@ _RUNGS = {Action.RESTART_IN_PLACE: Rung.IN_PLACE, Action.FAILOVER_IN_CLUSTER: Ru
 _UNKNOWN_TRIES = 1
 """An unknown fault gets one try in place and one elsewhere, whatever the limits allow (DESIGN.md section 4)."""
 
+RANK_IS_GONE = frozenset({"xid:79", "gpu_lost", "node_down"})
+"""Rules after which a rank cannot answer any more: a checkpoint needs every rank, so waiting long for one is vain."""
+LOST_RANK_GRACE = 5.0
+"""Seconds that a checkpoint is waited for all the same: one that was being written may still be completed."""
+
 
 def next_step(inp: DecisionInput, policy: Policy) -> Decision:
     """What to do now, and why in one sentence. The same input and policy always give the same answer."""
@@ -238,6 +243,9 @@ def _go(
     exclude: tuple[str, ...] = (),
 ) -> Decision:
     cost = _cost(inp, policy)
+    under = _under(policy)
+    if inp.verdict.rule in RANK_IS_GONE:
+        under["checkpoint_grace"] = min(policy.limits.checkpoint_grace, LOST_RANK_GRACE)
     return Decision(
         action=action,
         why=why,
@@ -246,7 +254,7 @@ def _go(
         budget_left=left.left_after(cost),
         charge=cost,
         mode=policy.mode(action.value).value,
-        **_under(policy),
+        **under,
     )
 
 

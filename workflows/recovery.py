@@ -235,7 +235,24 @@ class Recovery(Book):
         self.stage(Stage.FENCE, start)
         grade = self._receipt().grade()
         self.tell(f"fenced ({grade or 'the attempt held no node'})")
+        await self._tell_culprit()
         return None
+
+    async def _tell_culprit(self) -> None:
+        """The node's runbook need not wait for its next look."""
+        node = self.inp.verdict.culprit.node
+        if not node or node not in self.inp.old.nodes:
+            return
+        try:
+            await self.act(
+                api.TELL_NODE,
+                api.TellNode(
+                    cluster=self.inp.cluster, node=node, job=self.inp.job, signal=Signal.EVACUATED, text="fenced"
+                ),
+                summary=f"tell {node} that {self.inp.job} has left",
+            )
+        except StepFailed as failed:
+            self.tell(f"{node} could not be told: {failed}")
 
     async def _prove(self) -> dict[str, str]:
         """Collects receipts; returns the nodes still unproven, and why."""

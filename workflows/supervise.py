@@ -228,6 +228,7 @@ class SuperviseJob(Attempts):
         """Gathers, judges, decides, and runs the step. Ends in a new attempt, in an end, or in a person."""
         detected = min((e.seen_at for e in evidence), default=self.now())
         try:
+            self.native = await self.look()
             verdict = await self.judge(evidence, want)
             decision = await self.decide(verdict, want)
         except Abandoned as given_up:

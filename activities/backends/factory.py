@@ -1,11 +1,8 @@
-"""From the policy's words to an adapter."""
+"""From the policy's words to an adapter. An adapter is loaded only where the policy names its kind."""
 
 from pathlib import Path
 
 from activities.backends.port import ClusterBackend
-from activities.backends.sim import SimBackend, SimSettings
-from activities.backends.slurm.backend import SlurmBackend
-from activities.backends.slurm.settings import SlurmSettings
 from fleet.policy import Policy, SimCluster
 
 
@@ -13,7 +10,12 @@ def make_backend(cluster: str, policy: Policy, folder: Path) -> ClusterBackend:
     """The adapter of one cluster; relative paths lie in the folder of `fleet.yaml`."""
     settings = policy.cluster(cluster)
     if isinstance(settings, SimCluster):
+        from activities.backends.sim import SimBackend, SimSettings
+
         return SimBackend(cluster, SimSettings(path=folder / settings.path))
+    from activities.backends.slurm.backend import SlurmBackend
+    from activities.backends.slurm.settings import SlurmSettings
+
     power = settings.power
     return SlurmBackend(
         cluster,

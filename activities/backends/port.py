@@ -71,9 +71,9 @@ class ClusterBackend(Protocol):
     async def submit(self, spec: JobSpec) -> NativeJob:
         """Idempotent by `spec.job`: look up, else create held, read back, drop late doubles, release."""
 
-    async def adopt(self, native_id: str, job: str) -> AdoptedJob:
-        """Holds a running job, so that only we start its next attempt, and writes the tokens `supervise` and
-        `job=<job>` where they are missing. Refuses what it cannot hold, with the fix in the text."""
+    async def adopt(self, native_id: str) -> AdoptedJob:
+        """Holds a running job, so that only we start its next attempt, and marks it (`NativeJob.adopted`).
+        Refuses what it cannot hold, with the fix in the text."""
 
     async def hold(self, native_id: str) -> NativeJob:
         """Holds it again after a new attempt started; no effect on running ranks."""

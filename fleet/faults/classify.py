@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fleet.faults.companions import Scene, apply_rules
+from fleet.faults.companions import JOB_SIDE, Scene, apply_rules
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, FaultClass, Verdict
 from fleet.faults.readings import Reading, Tier, read, where
 from fleet.faults.repeats import order
@@ -115,7 +115,7 @@ def _root(scene: Scene) -> Reading:
 def _verdict(root: Reading, scene: Scene) -> Verdict:
     others = scene.readings[1:]
     agreeing = [r for r in others if r.fault is root.fault or r.tier >= Tier.SECONDARY]
-    against = [r for r in others if r not in agreeing]
+    against = [r for r in others if r.fault is not root.fault and r.tier < Tier.SECONDARY]
     companions = [*root.notes, *(r.short for r in agreeing)]
     refused = [*scene.refused, *(f"{r.fault}: {r.short} is refused, {_why(root, r)}" for r in against)]
     keys = dict.fromkeys(r.evidence.key for r in [root, *agreeing, *against])
@@ -140,7 +140,9 @@ def _why(root: Reading, other: Reading) -> str:
 
 
 def _title(root: Reading) -> str:
-    job = f" (job {root.evidence.job})" if root.evidence.job else ""
+    e = root.evidence
+    job = f" (job {e.job})" if e.job else ""
+    subject = f"job {e.job}{where(e)}" if e.job and e.kind in JOB_SIDE else f"{root.short}{job}"
     doing = {
         FaultClass.HARDWARE: _ACTIONS[root.first_rung],
         FaultClass.TRANSIENT: "restart in place",
@@ -150,7 +152,7 @@ def _title(root: Reading) -> str:
         if root.first_rung == "person"
         else "one restart in place, then elsewhere",
     }[root.fault]
-    return f"{root.short}{job}: {' '.join(root.phrase.split())}; {root.fault}, {doing}"[:500]
+    return f"{subject}: {' '.join(root.phrase.split())}; {root.fault}, {doing}"[:500]
 
 
 def _told(lines: Sequence[str]) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ AFTER = 60.0
 FRAGMENTED_TRIES = 86400.0
 """Seconds in which a second fragmented out-of-memory of one job is the program's."""
 
-_JOB_SIDE = {Kind.JOB_EXIT, Kind.LOG_TEXT, Kind.JOB_STALLED, Kind.JOB_REQUEUED, Kind.BAD_RESUME}
+JOB_SIDE = {Kind.JOB_EXIT, Kind.LOG_TEXT, Kind.JOB_STALLED, Kind.JOB_REQUEUED, Kind.BAD_RESUME}
+"""Evidence that is about a job, not about a node."""
 
 
 @dataclass
@@ -53,14 +54,14 @@ def _xids(scene: Scene, *codes: int) -> list[Reading]:
 
 def _window(scene: Scene) -> None:
     """Beside a program's own error, node evidence counts only near it; an unknown time counts as near."""
-    own = [r for r in scene.readings if r.tier is Tier.USER and r.evidence.kind in _JOB_SIDE]
+    own = [r for r in scene.readings if r.tier is Tier.USER and r.evidence.kind in JOB_SIDE]
     if not own:
         return
     failed = min(event_time(r.evidence, scene.now) for r in own)
     kept: list[Reading] = []
     for r in scene.readings:
         at = r.evidence.happened_at
-        if r.evidence.kind in _JOB_SIDE or at is None or failed - BEFORE <= at <= failed + AFTER:
+        if r.evidence.kind in JOB_SIDE or at is None or failed - BEFORE <= at <= failed + AFTER:
             kept.append(r)
             continue
         side = f"{failed - at:.0f} s before" if at < failed else f"{at - failed:.0f} s after"

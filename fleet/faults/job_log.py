@@ -20,7 +20,7 @@ _HOST = re.compile(r"^([A-Za-z0-9][\w.-]{0,200}):\d{1,10}:\d{1,10} \[\d{1,3}\] "
 _START = re.compile(r"^Traceback \(most recent call last\):")
 _END = re.compile(r"^[A-Za-z_][\w.]{0,200}(?::|$)")
 _CHAIN = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
-_STEP = re.compile(r"\bstep[ =:]{1,3}(\d{1,12})\b", re.IGNORECASE)
+_STEP = re.compile(r"\b[Ss]tep[ =:]{1,3}(\d{1,12})\b(?!\.\d)")
 _SIZE = r"(\d{1,9}(?:\.\d{1,4})?) (KiB|MiB|GiB|TiB)"
 _OTHER = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _WANTED = re.compile(rf"Tried to allocate {_SIZE}")
@@ -68,12 +68,14 @@ def parse_job_log(
     cluster: str,
     job: str,
     seen_at: float,
+    attempt: int | None = None,
     rank_nodes: Mapping[int, str] | None = None,
     tables: Tables | None = None,
 ) -> tuple[Evidence, ...]:
     """One piece of evidence for each row of the table that a line matches, the earliest line first.
 
     `code` is the row's id, `stamp` the line's number, `rank` the rank if the line names it (`srun -l`, torch).
+    `attempt` (the restart count) tells the same words of two attempts apart.
     `rank_nodes` (rank -> node) names the node of a failing rank. Never raises; what is no text says so.
     """
     reading = _begin(tables or load_tables())
@@ -81,7 +83,7 @@ def parse_job_log(
     for index, text in enumerate(texts):
         _read_line(reading, text[:LINE_LIMIT], index)
     hits = sorted(reading.hits.values(), key=lambda hit: (hit.index, hit.code))
-    told = [_evidence(hit, cluster, job, seen_at, rank_nodes or {}) for hit in hits]
+    told = [_evidence(hit, cluster, job, seen_at, attempt, rank_nodes or {}) for hit in hits]
     if why := junk("\n".join(texts[:200])[:65536]):
         one = unreadable(cluster, None, seen_at, None, why=why, detail=f"{len(texts)} lines of the job's log: {why}")
         told.append(one.model_copy(update={"source": Source.JOB, "job": job}))
@@ -177,7 +179,9 @@ def _gib(number: str, unit: str) -> float:
     return float(number) * _GIB[unit]
 
 
-def _evidence(hit: _Hit, cluster: str, job: str, seen_at: float, rank_nodes: Mapping[int, str]) -> Evidence:
+def _evidence(
+    hit: _Hit, cluster: str, job: str, seen_at: float, attempt: int | None, rank_nodes: Mapping[int, str]
+) -> Evidence:
     node = rank_nodes.get(hit.rank) if hit.rank is not None else None
     if node is None and hit.host in rank_nodes.values():  # a log may name any host; only the job's own nodes count
         node = hit.host
@@ -193,7 +197,7 @@ def _evidence(hit: _Hit, cluster: str, job: str, seen_at: float, rank_nodes: Map
         code=hit.code,
         seen_at=seen_at,
         detail=f"{hit.line[:DETAIL]}{place}{where}{step}",
-        raw_hash=digest(f"{hit.index}|{hit.line}"),
+        raw_hash=digest(f"{attempt}|{hit.line}"),
         stamp=float(hit.index),
         rank=hit.rank,
         count=hit.count,

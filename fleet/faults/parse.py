@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -103,7 +104,7 @@ def _piece(
     if (one.cluster, one.node) != (cluster, node):
         dropped["names another cluster or node"] += 1
         return None
-    if one.kind is Kind.XID and not (one.code or "").isdecimal():
+    if one.kind is Kind.XID and not re.fullmatch(r"[0-9]{1,7}", one.code or ""):
         dropped["not evidence: an xid without its number in `code`"] += 1
         return None
     return one.model_copy(update={"detail": clean(one.detail), "raw_hash": one.raw_hash or digest(one.detail)})

@@ -1,5 +1,6 @@
 """One piece of evidence, taken alone: what the catalogue says about it, and how strong it is."""
 
+import re
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -12,41 +13,41 @@ from fleet.identity import op_of_reason
 class Tier(IntEnum):
     """Order of evidence, strongest first (fault taxonomy, section 2)."""
 
-    GPU_GONE = 0
-    RECOVERY = 1
-    MEMORY = 2
-    SWITCH = 3
-    LINK = 4
-    FIRMWARE = 5
-    OTHER_HARDWARE = 6
-    NODE = 7
-    TEXT_HARDWARE = 8
-    CONTAINED = 9
-    UNREAD = 10  # an XID that nobody knows, a kernel line that cannot be read: forbids the verdict "user"
-    TRANSIENT = 11
-    RECORD = 12  # out of host memory, the time limit
-    BAD_RESUME = 13
-    USER = 14
-    APP_XID = 15
-    UNKNOWN = 16
-    BARE_EXIT = 17
-    SECONDARY = 18  # never a root
-    INFORMATIONAL = 19
+    GPU_GONE = 1
+    RECOVERY = 2
+    MEMORY = 3
+    SWITCH = 4
+    LINK = 5
+    FIRMWARE = 6
+    OTHER_HARDWARE = 7
+    NODE = 8
+    TEXT_HARDWARE = 9
+    CONTAINED = 10
+    UNREAD = 11  # an XID that nobody knows, a kernel line that cannot be read: forbids the verdict "user"
+    TRANSIENT = 12
+    RECORD = 13  # out of host memory, the time limit
+    BAD_RESUME = 14
+    USER = 15
+    APP_XID = 16
+    UNKNOWN = 17
+    BARE_EXIT = 18
+    SECONDARY = 19  # never a root
+    INFORMATIONAL = 20
 
 
 NOBODY = Culprit()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reading:
-    """What one piece of evidence means by itself."""
+    """What one piece of evidence means by itself. Compared by identity: a judgement may hold thousands."""
 
     evidence: Evidence
     tier: Tier
     fault: FaultClass
     rule: str
     what: str
-    """Names it: `XID 79`, `the text cuda_ecc`."""
+    """Names it: `XID 79`, `a failed check`."""
     phrase: str
     """Says it: `the GPU has fallen off the bus`."""
     first_rung: Rung = "none"
@@ -97,16 +98,21 @@ def _blamed(e: Evidence, fault: FaultClass) -> Culprit:
     return Culprit(node=e.node, gpu=e.gpu, job=e.job)
 
 
+def _number(code: str) -> int:
+    """The code as a number; -1, which no table has, for what is none."""
+    return int(code) if re.fullmatch(r"[0-9]{1,7}", code) else -1
+
+
 def _xid(e: Evidence, tables: Tables, code: str, *, note: str = "") -> Reading:
-    row = tables.xid.get(int(code)) if code.isdecimal() and len(code) < 6 else None
+    row = tables.xid.get(_number(code))
     notes = (note,) if note else ()
     if row is None:
         return Reading(
             e,
             Tier.UNREAD,
             FaultClass.UNKNOWN,
-            f"xid:{code}",
-            f"XID {code}",
+            f"xid:{code[:12]}",
+            f"XID {code[:12]}",
             "a code that is not in the catalogue",
             first_rung="person",
             confidence=0.4,
@@ -137,7 +143,9 @@ def _xid_tier(row: XidRow) -> Tier:
     if row.fault is FaultClass.HARDWARE:
         groups = {Tier.GPU_GONE: _GPU_GONE, Tier.MEMORY: _MEMORY, Tier.LINK: _LINK}
         own = next((tier for tier, codes in groups.items() if row.xid in codes), None)
-        return own or (Tier.OTHER_HARDWARE if row.first_rung == "person" else Tier.FIRMWARE)
+        if own is not None:
+            return own
+        return Tier.OTHER_HARDWARE if row.first_rung == "person" else Tier.FIRMWARE
     if row.xid == 94:
         return Tier.CONTAINED
     return {
@@ -218,7 +226,7 @@ def _by_link_reason(plain: Reading, reason: int) -> Reading:
 
 def _sxid(e: Evidence, tables: Tables) -> Reading:
     code = e.code or ""
-    row = tables.sxid.get(int(code)) if code.isdecimal() and len(code) < 8 else None
+    row = tables.sxid.get(_number(code))
     corrected = "non-fatal" in e.detail.lower()
     if row is None:
         fault = FaultClass.INFORMATIONAL if corrected else FaultClass.UNKNOWN
@@ -231,8 +239,8 @@ def _sxid(e: Evidence, tables: Tables) -> Reading:
         e,
         tiers.get(fault, Tier.UNREAD),
         fault,
-        f"sxid:{code}",
-        f"SXid {code}",
+        f"sxid:{code[:12]}",
+        f"SXid {code[:12]}",
         phrase,
         first_rung=rung,
         confidence=0.8 if row else 0.4,
@@ -385,7 +393,7 @@ def _log_text(e: Evidence, tables: Tables) -> Reading:
         tier,
         row.fault,
         f"text:{row.id}",
-        f"the text {row.id}",
+        f"{row.title!r} in the job's log",
         f"{row.title}: {e.detail[:200]}",
         first_rung=row.first_rung,
         confidence=0.6 if row.id == "python_exception" else confidence,

@@ -169,7 +169,7 @@ class Tables:
         """Row of a scheduler's reason. A job's matches as a whole, a node's by how a part of it begins."""
         if applies == "job":
             return self.reasons.get(("job", plain(text)))
-        parts = [plain(part) for part in re.split(r"[;,]| : ", text[:2000])]
+        parts = [plain(part) for part in re.split(r";| : ", text[:2000])]
         rows = (row for (kind, _), row in self.reasons.items() if kind == "node")
         return next((row for row in rows if any(p.startswith(plain(row.reason)) for p in parts)), None)
 

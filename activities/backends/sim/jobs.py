@@ -45,6 +45,7 @@ def view(tx: Tx, row: sqlite3.Row) -> NativeJob:
         started_at=row["started_at"],
         eligible_at=row["eligible_at"],
         tokens=parse_tokens(row["comment"]),
+        adopted=bool(row["held"]) and row["held_by"] == OURS,
         requeueable=plan.requeue,
     )
 

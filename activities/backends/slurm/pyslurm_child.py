@@ -150,6 +150,7 @@ def job_record(job: Any) -> dict[str, Any]:
         "restart_cnt": job.requeue_count,
         "requeue": job.is_requeueable,
         "batch_flag": job.is_batch_job,
+        "partition": text(job, "partition"),
         "nodes": text(job, "allocated_nodes"),
         "node_count": number(job.num_nodes),
         "gres_detail": gres_detail(layout),
@@ -179,6 +180,7 @@ def node_record(node: Any) -> dict[str, Any]:
         "boot_time": number(node.boot_time or 0),
         "slurmd_start_time": number(node.slurmd_start_time or 0),
         "gres": gres_text(node.configured_gres),
+        "partitions": node.partitions,
         "comment": text(node, "comment"),
         "extra": text(node, "extra"),
     }

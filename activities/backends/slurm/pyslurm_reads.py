@@ -8,6 +8,7 @@ is never the reason for which a cluster cannot be read.
 import asyncio
 import collections
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -314,6 +315,8 @@ class ChosenReads:
 
 async def pyslurm_version(child: PyslurmChild) -> str | None:
     """Version of the pyslurm that the child imports, None when it cannot; the controller is not asked."""
+    if child.python == sys.executable and importlib.util.find_spec("pyslurm") is None:  # looks, and imports nothing
+        return None
     try:
         return str((await child.call("hello"))["version"])
     except ChildFault as fault:

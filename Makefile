@@ -1,0 +1,50 @@
+# `make help` explains every target. Nothing here needs anything but Python 3.11+ and make.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+BACKEND ?= sim
+export GPU_RUNBOOKS_REQUIRE ?=
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+RUN := $(UV) run --quiet
+
+.PHONY: help demo test check test-matrix bench setup format clean slurm-packages
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+demo: setup ## One recovery from end to end, with the incident report (BACKEND=sim, or BACKEND=slurm for a real lab)
+	@if [ "$(BACKEND)" = slurm ]; then deploy/lab/packages.sh; fi
+	@$(RUN) runbook demo --backend $(BACKEND)
+
+test: setup slurm-packages check ## Set up what the tests need (real components included) and run all of them
+	$(RUN) pytest
+
+check: setup ## Fast checks: format, lint, types, import contracts, unit tests of the pure floors
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+	$(RUN) lint-imports
+	$(RUN) pytest tests/fleet tests/faults tests/workflows -x --durations=3
+
+test-matrix: setup slurm-packages ## Every step boundary times every fault on real Slurm (long)
+	$(RUN) pytest -m matrix tests/matrix
+
+bench: setup ## Every figure that we claim, beside its alternative
+	$(RUN) python -m bench recovery
+	$(RUN) python -m bench overhead
+
+format: setup ## Format the code
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+setup: .venv/.ready ## Python environment from the lock file
+
+.venv/.ready: pyproject.toml uv.lock
+	@command -v uv >/dev/null 2>&1 || [ -x .tools/bin/uv ] || deploy/get_uv.sh
+	$(UV) sync --locked --quiet
+	@touch $@
+
+slurm-packages:
+	@deploy/lab/packages.sh
+
+clean: ## Remove the environment and the state folder
+	rm -rf .venv .tools .runbook

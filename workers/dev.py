@@ -1,0 +1,110 @@
+"""`runbook dev` and `runbook worker`: the embedded server with a worker, or a worker for a server of yours."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import structlog
+
+from clients.connection import connect_to, find_target
+from clients.embedded import home
+from fleet.policy_file import parse_policy
+from workers.fleets import find_fleet, write_sim_fleet
+from workers.logs import LogContext, configure_logs
+
+log = structlog.get_logger()
+
+
+def dev(*, fleet: str | None = None, sim: bool = False, state: str | None = None) -> int:
+    """Start the embedded Temporal server (or find the one that runs) and a worker for every cluster of the fleet.
+
+    Runs in the foreground; Ctrl-C stops the worker, the server goes on until `runbook dev stop`.
+
+    Parameters
+    ----------
+    fleet
+        Fleet file; default $GPU_RUNBOOKS_FLEET, ./fleet.yaml, or the state folder's.
+    sim
+        Make an embedded simulated fleet (alpha and beta) in the state folder and use it.
+    state
+        State folder of the server; default $GPU_RUNBOOKS_HOME or ./.runbook.
+    """
+    from workers.server import ensure_server
+
+    configure_logs()
+    folder = home(state)
+    file = write_sim_fleet(folder) if sim else find_fleet(fleet)
+    clusters = clusters_of(file)
+    info = ensure_server(folder)
+    print(f"Temporal UI  {info.ui}\nfleet        {file} ({', '.join(clusters)})", file=sys.stderr)  # noqa: T201
+    asyncio.run(serve(file, clusters, folder, address=info.address, runbooks=True))
+    return 0
+
+
+def worker(
+    *,
+    cluster: list[str] | None = None,
+    runbooks: bool = True,
+    fleet: str | None = None,
+    address: str | None = None,
+    namespace: str | None = None,
+    profile: str | None = None,
+    state: str | None = None,
+) -> int:
+    """Run a worker: for the runbooks, for clusters, or both.
+
+    Parameters
+    ----------
+    cluster
+        Cluster to serve, may be repeated; default every cluster of the fleet. The worker must reach it.
+    runbooks
+        Whether to run workflows too; a worker next to a cluster may leave them to another (--no-runbooks).
+    fleet
+        Fleet file.
+    address
+        Temporal server, host:port; else Temporal's own environment and profiles, else the embedded one.
+    namespace
+        Temporal namespace.
+    profile
+        Profile of Temporal's configuration file.
+    state
+        State folder of the embedded server.
+    """
+    configure_logs()
+    file = find_fleet(fleet)
+    known = clusters_of(file)
+    wanted = tuple(cluster or known)
+    for name in wanted:
+        parse_policy(file.read_text(), str(file)).cluster(name)
+    asyncio.run(
+        serve(file, wanted, home(state), address=address, namespace=namespace, profile=profile, runbooks=runbooks)
+    )
+    return 0
+
+
+def clusters_of(file: Path) -> tuple[str, ...]:
+    """Names of the fleet file's clusters. Raises InvalidInputError for a broken file."""
+    return tuple(parse_policy(file.read_text(encoding="utf-8"), str(file)).clusters)
+
+
+async def serve(
+    file: Path,
+    clusters: tuple[str, ...],
+    folder: Path,
+    *,
+    runbooks: bool,
+    address: str | None = None,
+    namespace: str | None = None,
+    profile: str | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Connects and runs the worker until it is told to stop."""
+    from workers.worker import open_runtime, run_worker
+
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    target = find_target(address, namespace=namespace, profile=profile, state_dir=folder)
+    client = await connect_to(target)
+    if not target.embedded:
+        log.info("not the embedded server: unsigned answers are refused", address=target.address)
+    runtime = await open_runtime(client, file, folder, embedded=target.embedded)
+    await run_worker(runtime, clusters, runbooks=runbooks, interceptors=[LogContext()], stop=stop)
