@@ -1,0 +1,191 @@
+"""A job's own output: the first failing rank, the known texts, and nothing invented."""
+
+import pytest
+
+from fleet.faults.evidence import Evidence, Kind, Source
+from fleet.faults.job_log import parse_job_log
+from fleet.faults.tables import load_tables
+from tests.faults.making import NOW, log, traceback
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB"
+
+
+def codes(*lines: str) -> list[str]:
+    return [e.code or "" for e in log(*lines)]
+
+
+def one(*lines: str) -> Evidence:
+    (e,) = log(*lines)
+    return e
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("KeyError: 'x'", "python_deterministic"),
+        ("AssertionError", "python_deterministic"),
+        ("json.decoder.JSONDecodeError: Expecting value", "python_deterministic"),
+        ("ModuleNotFoundError: No module named 'x'", "import_error"),
+        ("RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)", "shape_mismatch"),
+        ("RuntimeError: boom", "python_exception"),
+        ("mycode.errors.OddError: boom", "python_exception"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'", "file_not_found"),
+        ("TimeoutError", "os_error"),
+        ("KeyboardInterrupt", "interrupted"),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "child_failed"),
+        (ECC, "cuda_ecc"),
+    ],
+)
+def test_the_last_line_of_a_traceback_decides(error: str, code: str) -> None:
+    e = one(*traceback(error, rank=3))
+    assert (e.code, e.rank, e.kind, e.source) == (code, 3, Kind.LOG_TEXT, Source.JOB)
+    assert e.detail.startswith(error.strip())
+    assert "train.py:12" in e.detail
+
+
+def test_an_exception_named_outside_a_traceback_is_only_a_word() -> None:
+    assert codes("KeyError: 'x'", "retrying after ValueError: bad", "RuntimeError: boom") == []
+
+
+def test_the_first_failing_rank_is_named_when_ranks_interleave() -> None:
+    early, late = traceback("KeyError: 'a'", rank=77), traceback("KeyError: 'b'", rank=3)
+    mixed = [line for pair in zip(early, late, strict=True) for line in pair]
+    e = one("0: step 41 loss 2.0", *mixed)
+    assert (e.rank, e.count) == (77, 2)
+    assert "KeyError: 'a'" in e.detail
+    assert "last step seen 41" in e.detail
+
+
+def test_of_a_chain_the_last_exception_counts() -> None:
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "KeyError: 'a'", ""]
+    lines += ["During handling of the above exception, another exception occurred:", ""]
+    lines += ["Traceback (most recent call last):", '  File "b.py", line 2, in g', "ImportError: no"]
+    assert codes(*lines) == ["python_deterministic", "import_error"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (
+            "[rank3]:[E1 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(",
+            "nccl_watchdog_timeout",
+        ),
+        ("ncclRemoteError: A call failed possibly due to a network error or a remote process exited", "nccl_remote"),
+        ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed", "nccl_system"),
+        ("ncclInvalidUsage: This usually reflects invalid usage of NCCL library.", "nccl_invalid_usage"),
+        ("RuntimeError: CUDA error: device-side assert triggered", "cuda_device_assert"),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_illegal_access"),
+        ("RuntimeError: CUDA error: some new thing", "cuda_other"),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+            "cuda_fabric_not_ready",
+        ),
+        ("Failed to initialize NVML: Unknown Error", "nvml_container"),
+        (
+            "RuntimeError: DataLoader worker (pid 56811) is killed by signal: Bus error. It is possible that",
+            "dataloader_shm",
+        ),
+        ("OSError: [Errno 28] No space left on device", "no_space"),
+        ("slurmstepd: error: Detected 1959 oom_kill events in StepId=5002.batch. Some of the", "slurm_oom"),
+        (
+            "slurmstepd: error: *** JOB 7 ON a CANCELLED AT 2026-01-02T03:04:05 DUE TO TIME LIMIT ***",
+            "slurm_time_limit",
+        ),
+        (
+            "slurmstepd: error: *** JOB 7 ON a CANCELLED AT 2026-01-02T03:04:05 DUE TO PREEMPTION ***",
+            "slurm_preemption",
+        ),
+        (
+            "slurmstepd: error: *** JOB 7 ON a CANCELLED AT 2026 DUE TO NODE FAILURE, SEE SLURMCTLD LOG",
+            "slurm_node_failure",
+        ),
+        ("slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-01-02T03:04:05 ***", "slurm_cancelled"),
+        ("rank 1: refusing to write: generation 3 is newer than 2", "generation_refused"),
+        ("The following zero checkpoints paths are missing: ['x']", "bad_checkpoint"),
+        (
+            "found iteration 15 in the metadata while max iteration across the ranks is 4160813071, replacing",
+            "bad_checkpoint",
+        ),
+        ("RuntimeError: [1] is setting up NCCL communicator: Connection reset by peer", "connection_lost"),
+        ("train.py: error: unrecognized arguments: --lrr", "argparse"),
+        ("step 12 loss nan", "loss_nan"),
+        ("NET/IB : Got async event : port error", "ib_port_error"),
+    ],
+)
+def test_known_texts_are_found_on_any_line(line: str, code: str) -> None:
+    assert codes("step 1 loss 2.0", f"3: {line}", "bye") == [code]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "CUDA kernel errors might be asynchronously reported at some other API call",
+        "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
+        "step 12 loss 2.31 (inference speed 3)",
+        "saved checkpoint 200 in 2.0 s",
+        "Killed",
+    ],
+)
+def test_advice_and_progress_are_no_evidence(line: str) -> None:
+    assert codes(line) == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "code"),
+    [
+        ("", "torch_oom"),
+        (" of which 1.1 GiB is free. Process 123 has 40.00 GiB memory in use.", "torch_oom_other_process"),
+        (" of which 1.1 GiB is free. Process 123 has 300.00 MiB memory in use.", "torch_oom"),
+        (
+            " 60.0 GiB is allocated by PyTorch, and 9.00 GiB is reserved by PyTorch but unallocated.",
+            "torch_oom_fragmented",
+        ),
+        (
+            " 70.0 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+            "torch_oom",
+        ),
+    ],
+)
+def test_an_out_of_memory_is_told_apart_by_its_sizes(rest: str, code: str) -> None:
+    assert codes(*traceback(OOM + rest)) == [code]
+    assert code in load_tables().texts
+
+
+def test_of_infiniband_completions_the_first_status_counts_and_the_flood_is_one() -> None:
+    head = "gpu-c{}:7:9 [0] ib_plugin.c:1615 NCCL WARN NET/IB : Got completion from peer 192.0.2.36<44206> with "
+    tail = "localGid ::ffff:198.51.100.21 remoteGids::ffff:198.51.100.182"
+    first = head.format(11) + f"status=12 opcode=1 len=0 vendor err 129 (Send) {tail}"
+    flood = head.format(36) + "status=5 opcode=32656 len=32659 vendor err 249 (Recv)"
+    found = log(first, *[flood] * 400)
+    assert [(e.code, e.count) for e in found] == [("ib_retry_exceeded", 1), ("ib_flush", 400)]
+
+
+def test_a_rank_names_its_node_only_through_the_jobs_own_map() -> None:
+    lines = traceback(ECC, rank=5)
+    (known,) = parse_job_log(lines, cluster="alpha", job="j", seen_at=NOW, rank_nodes={5: "gpu-f13"})
+    assert known.node == "gpu-f13"
+    assert log(*lines)[0].node is None
+
+
+def test_a_log_cannot_point_at_a_node_that_the_job_never_had() -> None:
+    line = "victim:12:34 [0] NCCL WARN uncorrectable ECC error encountered"
+    (foreign,) = parse_job_log([line], cluster="alpha", job="j", seen_at=NOW, rank_nodes={0: "alpha1"})
+    (own,) = parse_job_log([line], cluster="alpha", job="j", seen_at=NOW, rank_nodes={0: "victim"})
+    assert (foreign.node, own.node) == (None, "victim")
+
+
+def test_junk_is_unreadable_and_a_quiet_log_is_empty() -> None:
+    (e,) = parse_job_log([bytes(range(128, 256))] * 20, cluster="alpha", job="j", seen_at=NOW)
+    assert (e.kind, e.source) == (Kind.UNREADABLE, Source.JOB)
+    assert log() == []
+    assert log("step 1 loss 2", "step 2 loss 1") == []
+
+
+def test_text_bytes_and_lines_read_alike() -> None:
+    text = "\n".join(traceback("KeyError: 'x'"))
+    one_text = parse_job_log(text, cluster="alpha", job="j", seen_at=NOW)
+    as_bytes = parse_job_log(text.encode(), cluster="alpha", job="j", seen_at=NOW)
+    as_lines = parse_job_log(text.splitlines(), cluster="alpha", job="j", seen_at=NOW)
+    assert one_text == as_bytes == as_lines
+    assert len(one_text) == 1
