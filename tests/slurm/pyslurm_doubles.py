@@ -49,6 +49,7 @@ def pyslurm_job(raw: Mapping[str, Any]) -> SimpleNamespace:
         requeue_count=value(raw["restart_cnt"]) or 0,
         is_requeueable=raw["requeue"],
         is_batch_job=raw["batch_flag"],
+        partition=raw["partition"] or None,
         allocated_nodes=raw["nodes"] or None,
         num_nodes=raw["node_count"]["number"],
         get_resource_layout_per_node=lambda: layout,
@@ -79,6 +80,7 @@ def pyslurm_node(raw: Mapping[str, Any]) -> SimpleNamespace:
         boot_time=value(raw["boot_time"]),
         slurmd_start_time=value(raw["slurmd_start_time"]),
         configured_gres=parse_gres(raw["gres"]),
+        partitions=list(raw["partitions"]),
         comment=raw["comment"] or None,
         extra=raw["extra"] or None,
     )

@@ -13,6 +13,7 @@ from activities.backends.slurm.nodes import NodeOrders
 from activities.backends.slurm.power import PowerHooks
 from activities.backends.slurm.progress import Outputs
 from activities.backends.slurm.proofs import Proofs
+from activities.backends.slurm.pyslurm_reads import ChosenReads
 from activities.backends.slurm.reads import CliReads, SlurmReads, option_of, release_of, seconds_of
 from activities.backends.slurm.settings import SlurmSettings
 from activities.backends.slurm.submit import Submits
@@ -47,7 +48,9 @@ class SlurmBackend:
         self.cluster = cluster
         self.settings = settings
         self.commands = Commands(settings)
-        self.view = ClusterView(cluster, reads or CliReads(cluster, self.commands), settings.settle)
+        cli = CliReads(cluster, self.commands)
+        chosen = reads or ChosenReads(cluster, self.commands, cli, settings.transport)
+        self.view = ClusterView(cluster, chosen, settings.settle)
         self.power = PowerHooks(self.commands, self.view)
         self._jobs = JobOrders(self.commands, self.view)
         self._attempts = Attempts(self._jobs)

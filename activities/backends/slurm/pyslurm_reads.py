@@ -295,20 +295,21 @@ class ChosenReads:
 
     async def _choose(self) -> SlurmReads:
         child = PyslurmChild(self.commands)
+        why = f"{child.python} has no pyslurm"
         try:
-            ours = await pyslurm_version(child)
-            theirs = (await self.cli.config()).get("SLURM_VERSION", "")
-            if ours is not None and release_of(ours) == release_of(theirs):
-                return PyslurmReads(self.cluster, self.cli, child)
+            if (ours := await pyslurm_version(child)) is not None:
+                theirs = (await self.cli.config()).get("SLURM_VERSION", "")
+                if release_of(ours) == release_of(theirs):
+                    return PyslurmReads(self.cluster, self.cli, child)
+                why = f"{child.python} has pyslurm {ours} and the controller is of {theirs}"
         except BaseException:
             await child.close()
             raise
         await child.close()
         if self.transport == "pyslurm":
-            found = f"pyslurm {ours}" if ours else f"no pyslurm in {child.python}"
             raise PermanentError(
-                f"{self.cluster} runs Slurm {theirs} and there is {found}: install the pyslurm of that release, "
-                f"name its Python in {INTERPRETER}, or set `transport: auto` in fleet.yaml"
+                f"{self.cluster}: {why}; install the pyslurm of the controller's release, name its Python in "
+                f"{INTERPRETER}, or set `transport: auto` in fleet.yaml"
             )
         return self.cli
 
