@@ -150,10 +150,13 @@ def test_after_a_last_failure_the_newest_complete_checkpoint_is_what_is_kept() -
 
 
 def test_a_finished_job_keeps_its_last_steps_and_its_clock_stops() -> None:
-    book = ledger(attempt(1, start=0, end=100, progress=steps(1, 95, 5, 99)), done_at=T0 + 101)
+    """Also the steps after the last checkpoint: nothing has to be done again."""
+    whole = attempt(1, start=0, end=100, progress=steps(1, 95, 5, 99))
+    book = ledger(whole, done_at=T0 + 101, complete_checkpoint=90)
 
     assert nonzero(book, 500) == {"load": 5, "productive": 95, "other": 1}
     assert wall_clock(book, T0 + 500) == 101
+    assert steps_lost(book) == 0
 
 
 def test_the_sliding_ettr_sees_its_window_only() -> None:

@@ -271,7 +271,8 @@ def test_an_order_right_after_the_start_does_not_count_double() -> None:
 
 def test_an_order_takes_the_jobs_own_nodes_when_there_are_no_others() -> None:
     assert ordered(FAILOVER, book(), free_nodes=4).exclude == ("alpha1", "alpha2")
-    assert ordered(FAILOVER, book(), free_nodes=3).exclude == ()
+    tight = ordered(FAILOVER, book(), free_nodes=3)
+    assert (tight.action, tight.exclude) == (FAILOVER, ())
     assert ordered(FAILOVER, book(), free_nodes=1).action is Action.ASK
 
 
