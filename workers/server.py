@@ -118,9 +118,9 @@ def ensure_server(
     """
     place = _prepared(home(state_dir))
     with _starter_lock(place):
-        running = _lock_or_live_server(place)
-        if running is None:
-            return _found(place, port, ui_port)
+        while (running := _lock_or_live_server(place)) is None:
+            if (found := _found(place, port, ui_port)) is not None:
+                return found
         try:
             return _start(place, running, port, ui_port, values or {})
         finally:
@@ -172,8 +172,8 @@ def server_status(state_dir: str | Path | None = None) -> ServerStatus:
 # -- starting
 
 
-def _found(place: Path, port: int | None, ui_port: int | None) -> ServerInfo:
-    """The running server, once it answers."""
+def _found(place: Path, port: int | None, ui_port: int | None) -> ServerInfo | None:
+    """The running server, once it answers; None when it was about to end, as right after a kill."""
     info = read_state(place)
     assert info is not None  # noqa: S101 - a live server was just seen in it, and we hold the starter's lock
     if (port or info.port) != info.port or (ui_port or info.ui_port) != info.ui_port:
@@ -181,13 +181,13 @@ def _found(place: Path, port: int | None, ui_port: int | None) -> ServerInfo:
             f"the embedded server already runs at {info.address} (UI port {info.ui_port}); "
             "stop it first to give it other ports: `runbook dev --stop`"
         )
-    if not _wait(lambda: search_attributes(info) is not None, START_LIMIT):
+    if not _wait(lambda: search_attributes(info) is not None or not is_alive(info), START_LIMIT):
         raise TemporaryError(
             f"the embedded server (pid {info.pid}) runs but does not answer at {info.address}; see {info.log}, "
             "or end it with `runbook dev --stop`",
             delay=5,
         )
-    return info
+    return info if is_alive(info) else None
 
 
 def _start(place: Path, running: int, port: int | None, ui_port: int | None, values: Mapping[str, str]) -> ServerInfo:

@@ -13,6 +13,7 @@ from activities.api import OnNode
 from clients.connection import Target, connect, find_target, is_embedded
 from clients.embedded import HOME_VARIABLE, STATE_FILE, ServerInfo
 from fleet.errors import InvalidInputError, TemporaryError
+from tests.temporal.waiting import state_of, wait
 
 PROFILES = """
 [profile.default]
@@ -183,8 +184,7 @@ async def test_a_frozen_embedded_server_is_told_from_one_that_is_stopped(
 ) -> None:
     os.kill(temporal_server.pid, signal.SIGSTOP)
     try:
-        while Path(f"/proc/{temporal_server.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait, lambda: state_of(temporal_server.pid) == "T")
         with pytest.raises(TemporaryError, match="end it with"):
             await connect(state_dir=home_of_server, limit=0.5)
     finally:

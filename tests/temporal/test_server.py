@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from clients.embedded import STATE_FILE, ServerInfo, is_alive, process_start, re
 from fleet import attributes
 from fleet.errors import PermanentError, TemporaryError
 from tests.temporal.samples import QUEUE, Sleeper, Waiter
+from tests.temporal.waiting import state_of, wait
 from workers import server
 from workers.server import ServerState, ensure_server, server_status, stop_server
 
@@ -60,13 +61,6 @@ def servers_of(place: Path) -> list[int]:
     return found
 
 
-def wait(condition: Callable[[], bool], limit: float = 15.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.01)
-
-
 def kill(info: ServerInfo) -> None:
     os.kill(info.pid, signal.SIGKILL)
     wait(lambda: not is_alive(info) and server._port_is_free(info.port))
@@ -74,10 +68,6 @@ def kill(info: ServerInfo) -> None:
 
 def start_elsewhere(home: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", PROGRAM, str(home)], stdout=subprocess.PIPE, text=True)
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 # -- one server
