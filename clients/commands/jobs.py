@@ -1,0 +1,217 @@
+"""`submit`, `start restart`, `start failover`, `logs`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from clients.commands.following import follow_up
+from clients.options import COMMON, As, Common, DryRunFlag, Fleet, Reason, Timeout, run
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+
+def submit(
+    cluster: str,
+    script: Path,
+    /,
+    *,
+    job: str | None = None,
+    name: str | None = None,
+    option: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = (),
+    user: str | None = None,
+    workdir: str | None = None,
+    checkpoint: str | None = None,
+    checkpoint_signal: str | None = None,
+    total_steps: int | None = None,
+    generation_check: bool = False,
+    log: str | None = None,
+    wait: bool = False,
+    watch: bool = False,
+    detach: bool = False,
+    timeout: Timeout = None,
+    as_: As = None,
+    fleet: Fleet = None,
+    common: Common = COMMON,
+) -> int:
+    """Submit a batch script and supervise the job for its whole life.
+
+    Parameters
+    ----------
+    cluster
+        Cluster to run on.
+    script
+        Batch script in the scheduler's own language; begins with `#!`.
+    job
+        Fleet-unique name of the job, given once; made from the script's name by default.
+    name
+        Name that the scheduler shows; the script's name by default.
+    option
+        A further option for the scheduler, e.g. `--option=--nodes=2`; may be repeated.
+    user
+        User to run as; needs a worker that may do that.
+    workdir
+        Working directory; the current one by default.
+    checkpoint
+        Checkpoint root of the job, an absolute path.
+    checkpoint_signal
+        USR1 or USR2: makes the job save. Absent: it is never signalled.
+    total_steps
+        Training steps of the whole job; the job is done when the last one was seen.
+    generation_check
+        The job's writer refuses to write when a higher generation exists.
+    log
+        The job's output file, where it is not the scheduler's own.
+    wait
+        Wait for the end, quietly.
+    watch
+        Follow it on a live page.
+    detach
+        Return at once (the default).
+    """
+    from clients import jobs
+    from clients.errors import usage
+    from clients.fleet_file import checked_cluster, policy
+    from clients.names import caller
+    from clients.names import name as checked_name
+    from fleet.model import JobTokens, label_safe
+    from fleet.orders import JobSpec
+
+    if wait + watch + detach > 1:
+        raise usage("give one of --wait, --watch and --detach")
+    text = jobs.read_script(script)
+    fleet_name = checked_name(job, "job") if job else jobs.new_job_name(script.stem, text)
+    tokens = JobTokens(
+        supervise=True,
+        job=fleet_name,
+        checkpoint=checkpoint,
+        checkpoint_signal=checkpoint_signal.upper().removeprefix("SIG") if checkpoint_signal else None,
+        total_steps=total_steps,
+        generation_check=generation_check,
+        log=log,
+    )
+    spec = JobSpec(
+        job=fleet_name,
+        name=checked_name(name or label_safe(script.stem), "job"),
+        script=text,
+        workdir=workdir or str(Path.cwd()),
+        comment=jobs.comment_of(tokens),
+        user=user,
+        options=option,
+    )
+    found, by, screen = policy(fleet), caller(as_), common.screen
+
+    async def work(client: "Client") -> int:
+        started = await jobs.submit(client, await checked_cluster(client, cluster, found), spec, by)
+        if not (wait or watch) or screen.form != "json":
+            screen.answer(started, name=started.id, text=f"{started.id} started: {started.text}")
+        if wait or watch:
+            return await follow_up(client, started.id, screen, page=watch, timeout=timeout)
+        screen.note(f"follow it with `runbook watch {spec.job}`")
+        return 0
+
+    return run(common, work)
+
+
+def restart(
+    job: str,
+    /,
+    *,
+    reason: Reason,
+    dry_run: DryRunFlag = False,
+    as_: As = None,
+    fleet: Fleet = None,
+    common: Common = COMMON,
+) -> int:
+    """Restart a job on the same nodes. Budgets and modes of the policy still hold.
+
+    Parameters
+    ----------
+    job
+        Fleet name, CLUSTER/NATIVEID or CLUSTER/NAME. A job that is not supervised is adopted by your word.
+    """
+    return _order("restart_in_place", job, (), reason, dry_run, as_, fleet, common)
+
+
+def failover(
+    job: str,
+    /,
+    *,
+    reason: Reason,
+    exclude: tuple[str, ...] = (),
+    dry_run: DryRunFlag = False,
+    as_: As = None,
+    fleet: Fleet = None,
+    common: Common = COMMON,
+) -> int:
+    """Move a job to other nodes of its cluster. Budgets and modes of the policy still hold.
+
+    Parameters
+    ----------
+    job
+        Fleet name, CLUSTER/NATIVEID or CLUSTER/NAME. A job that is not supervised is adopted by your word.
+    exclude
+        A node that the next attempt must not use; may be repeated.
+    """
+    return _order("failover_in_cluster", job, exclude, reason, dry_run, as_, fleet, common)
+
+
+def _order(
+    want: Literal["restart_in_place", "failover_in_cluster"],
+    job: str,
+    exclude: tuple[str, ...],
+    reason: str,
+    dry_run: bool,
+    as_: str | None,
+    fleet: Path | None,
+    common: Common,
+) -> int:
+    from clients import dry_runs, jobs, render
+    from clients.fleet_file import needed_policy, policy
+    from clients.names import caller
+    from clients.names import name as checked_name
+    from fleet.decision import Action
+
+    action, by, screen = Action(want), caller(as_), common.screen
+    nodes = tuple(checked_name(node, "node") for node in exclude)
+    found = needed_policy(fleet) if dry_run else policy(fleet)
+
+    async def work(client: "Client") -> int:
+        ref = await jobs.find_job(client, job, found)
+        if dry_run and found is not None:
+            plan = await dry_runs.move(client, ref, action, by, reason, nodes, found)
+            screen.one(plan, name=plan.id, page=render.dry_run_page(plan))
+            return 0
+        done = await jobs.order(client, ref, action, by, reason, nodes)
+        screen.answer(done, name=done.id, text=f"{done.id}: {done.text}")
+        return 0
+
+    return run(common, work)
+
+
+def logs(job: str, /, *, fleet: Fleet = None, common: Common = COMMON) -> int:
+    """Print the last lines of a job's own output.
+
+    Parameters
+    ----------
+    job
+        Fleet name, CLUSTER/NATIVEID or CLUSTER/NAME.
+    """
+    from clients import reports
+    from clients.fleet_file import policy
+
+    found, screen = policy(fleet), common.screen
+
+    async def work(client: "Client") -> int:
+        tail = await reports.logs(client, job, found)
+        if screen.form == "json":
+            screen.data(tail)
+            return 0
+        for line in tail.lines:
+            screen.line(line)
+        if not tail.lines:
+            screen.note("no output yet")
+        return 0
+
+    return run(common, work)

@@ -1,0 +1,50 @@
+"""`report`."""
+
+from typing import TYPE_CHECKING
+
+from clients.errors import CliError
+from clients.options import COMMON, Common, run
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+
+def report(
+    subject: str | None = None,
+    /,
+    *,
+    kind: str | None = None,
+    limit: int = 1,
+    common: Common = COMMON,
+) -> int:
+    """Print the report of a job or a node: timeline with stage times, attempts, ETTR.
+
+    Parameters
+    ----------
+    subject
+        A job or CLUSTER/NODE; the newest report of all by default.
+    kind
+        Only reports of this kind (job, incident, node).
+    limit
+        How many of the newest.
+    """
+    from clients import reports
+    from fleet.report import render_text
+
+    screen = common.screen
+
+    async def work(client: "Client") -> int:
+        found = (await reports.reports(client, subject, kind, max(limit, 50)))[-max(1, limit) :]
+        if screen.form == "json":
+            screen.data(found)
+        elif screen.form == "name":
+            for one in found:
+                screen.line(one.subject)
+        else:
+            screen.out.out("\n".join(render_text(one) for one in found), end="", highlight=False)
+        if not found:
+            where = f" of {subject}" if subject else ""
+            raise CliError(f"no report{where} yet; it is stored when an incident or the job ends")
+        return 0
+
+    return run(common, work)

@@ -1,0 +1,220 @@
+"""Jobs: submitting one, finding the one that a person means, and ordering a move."""
+
+import secrets
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+
+from activities import api
+from clients import runs, talk
+from clients.ask_cluster import read, read_each
+from clients.errors import CliError, usage
+from clients.fleet_file import checked_cluster, known_clusters
+from clients.names import name
+from clients.shapes import Started
+from fleet.decision import Action
+from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, fleet_name, job_workflow_id, op_id, parse_tokens
+from fleet.ledger import Ledger
+from fleet.model import JobTokens, NativeJob, label_safe
+from fleet.orders import JobSpec
+from fleet.policy import Policy
+from fleet.runbooks import Accepted, Order, Runbook, SuperviseInput, Update
+
+SCRIPT_LIMIT = 512 * 1024
+"""Bytes of a batch script: it travels in one Temporal payload (warning at 512 KB, end at 2 MB)."""
+
+
+class JobRef(NamedTuple):
+    """A job that a person named: by its running runbook, or as its cluster shows it."""
+
+    job: str
+    cluster: str
+    native: NativeJob | None
+    """As found in the cluster; None when a running runbook was found by name and the cluster was not asked."""
+    handle: runs.Handle | None
+    """Its runbook while one runs."""
+
+
+# -- submitting
+
+
+def read_script(path: Path) -> str:
+    """The batch script. Raises CliError (usage) for anything that no scheduler would take."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise usage(f"{path} cannot be read: {error.strerror}") from error
+    if len(raw) > SCRIPT_LIMIT:
+        raise usage(f"{path} has {len(raw)} bytes; a batch script of at most {SCRIPT_LIMIT} is taken")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise usage(f"{path} is no UTF-8 text; give the batch script") from error
+    if not text.startswith("#!") or "\x00" in text:
+        raise usage(f"{path} does not begin with `#!`; a batch script needs its interpreter there")
+    return text
+
+
+def comment_of(tokens: JobTokens) -> str:
+    """The opt-in words of a job's comment. Raises CliError (usage) for a value that would not be read back."""
+    words = {
+        "supervise": "" if tokens.supervise else None,
+        "job": tokens.job,
+        "checkpoint": tokens.checkpoint,
+        "checkpoint-signal": tokens.checkpoint_signal,
+        "total-steps": tokens.total_steps,
+        "generation-check": "yes" if tokens.generation_check else None,
+        "log": tokens.log,
+    }
+    comment = " ".join(
+        f"{TOKEN_PREFIX}{key}" + (f"={value}" if value != "" else "")
+        for key, value in words.items()
+        if value is not None
+    )
+    if parse_tokens(comment) != tokens:
+        raise usage(
+            "paths must be absolute and without spaces, the checkpoint signal USR1 or USR2, total steps above 0"
+        )
+    return comment
+
+
+def new_job_name(script_name: str, script: str) -> str:
+    """From the script's name and a hash of it and the moment: two submits are two jobs."""
+    return f"{label_safe(script_name)[:60]}-{op_id(script, time.time_ns(), secrets.token_hex(4))}"
+
+
+async def submit(client: Client, cluster: str, spec: JobSpec, by: str) -> Started:
+    """Starts the job's runbook, which submits it. Raises CliError when the name is taken."""
+    identity = job_workflow_id(spec.job)
+    try:
+        await client.start_workflow(
+            Runbook.SUPERVISE,
+            SuperviseInput(job=spec.job, cluster=cluster, spec=spec, by=by),
+            id=identity,
+            task_queue=RUNBOOKS_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            search_attributes=talk.search_attributes(cluster=cluster, job=spec.job),
+            static_summary=f"{spec.name} on {cluster}, submitted by {by}"[:180],
+        )
+    except WorkflowAlreadyStartedError as error:
+        found = await runs.find(client, identity)
+        state = "is under way" if found and found.row.status == "running" else "has been used before"
+        raise CliError(
+            f"the job name {spec.job} {state}; a name is given once: see `runbook describe {spec.job}`, "
+            "or give another --job"
+        ) from error
+    return Started(id=identity, state="started", text=f"{spec.job} goes to {cluster}", ui=talk.link(client, identity))
+
+
+# -- finding
+
+
+async def find_job(client: Client, text: str, policy: Policy | None) -> JobRef:
+    """A fleet name, CLUSTER/NATIVEID or CLUSTER/NAME. Raises CliError: unknown (usage), or not unique."""
+    where, slash, word = text.rpartition("/")
+    if where == "job":
+        slash = ""
+    if not slash:
+        return await _by_fleet_name(client, name(word, "job"), policy)
+    cluster = await checked_cluster(client, where, policy)
+    found = await read(client, api.FIND_JOB, api.FindJob(cluster=cluster, job=_native_word(word)), cluster)
+    return await _one(client, text, [(cluster, j) for j in found.jobs])
+
+
+def _native_word(word: str) -> str:
+    """A native id or a user's own name: array tasks have brackets, names may have anything printable."""
+    if not word or len(word) > 200 or not word.isprintable():
+        raise usage(f"{word!r} is no job: give a fleet name, CLUSTER/NATIVEID or CLUSTER/NAME")
+    return word
+
+
+async def _by_fleet_name(client: Client, job: str, policy: Policy | None) -> JobRef:
+    found = await runs.find(client, job_workflow_id(job))
+    if found is not None and found.row.status == "running":
+        return JobRef(job, found.row.cluster, None, found.handle)
+    clusters = await known_clusters(client, policy)
+    if not clusters:
+        raise usage(f"no runbook job/{job} runs, and no cluster is known to look for it: write CLUSTER/{job}")
+    answers, failed = await read_each(client, api.FIND_JOB, {c: api.FindJob(cluster=c, job=job) for c in clusters})
+    hits = [(cluster, hit) for cluster, answer in answers.items() for hit in answer.jobs]
+    if failed and not hits:
+        raise CliError(f"{job} was not found, and not every cluster could be asked: {'; '.join(failed.values())}")
+    return await _one(client, job, hits)
+
+
+async def _one(client: Client, text: str, hits: list[tuple[str, api.JobOn]]) -> JobRef:
+    if not hits:
+        raise usage(f"no job {text!r}; `runbook list --kind job` shows the supervised ones")
+    if len(hits) > 1:
+        rows = "; ".join(f"{c}/{h.job.native_id} ({h.job.name}, {h.job.phase})" for c, h in hits[:10])
+        raise usage(f"{text!r} is {len(hits)} jobs, choose one by its id: {rows}")
+    cluster, hit = hits[0]
+    job = hit.name or fleet_name(hit.job)
+    return JobRef(job, cluster, hit.job, await runs.running(client, job_workflow_id(job)))
+
+
+async def native_of(client: Client, ref: JobRef) -> tuple[NativeJob, Ledger | None]:
+    """The job live, and its ledger where a runbook keeps one."""
+    ledger = None
+    if ref.handle is not None:
+        view, note = await talk.view_of(ref.handle)
+        if view is None:
+            raise CliError(note)
+        ledger = view.ledger
+    if ref.native is not None:
+        return ref.native, ledger
+    if ledger is None or ledger.last is None:
+        found = await read(client, api.FIND_JOB, api.FindJob(cluster=ref.cluster, job=ref.job), ref.cluster)
+        return _single(ref, [hit.job for hit in found.jobs]), ledger
+    last = ledger.last
+    native = await read(client, api.READ_JOB, api.OnJob(cluster=last.cluster, native_id=last.native_id), last.cluster)
+    return native, ledger
+
+
+def _single(ref: JobRef, found: list[NativeJob]) -> NativeJob:
+    if len(found) != 1:
+        raise CliError(f"{ref.job} is not in {ref.cluster} now; its runbook may still be submitting it")
+    return found[0]
+
+
+# -- ordering
+
+
+async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str, exclude: tuple[str, ...]) -> Started:
+    """A restart or a failover, through the job's runbook; a job without one is adopted, the caller's word is the
+    consent. Raises Refused with the id of what is under way already."""
+    identity = job_workflow_id(ref.job)
+    wish = Order(want=want, by=by, reason=reason, exclude=exclude)
+    key = f"order-{secrets.token_hex(8)}"
+    if ref.handle is not None:
+        accepted = await talk.update(ref.handle, Update.ORDER, wish, Accepted, identity=key)
+    else:
+        native = ref.native
+        if native is None:
+            raise CliError(f"{ref.job} is not in {ref.cluster} now")
+        if native.phase.ended:
+            raise CliError(f"{ref.job} has ended ({native.phase}); there is nothing to move. Submit it again")
+        accepted = await talk.update_with_start(
+            client,
+            Update.ORDER,
+            wish,
+            Accepted,
+            identity=key,
+            runbook=Runbook.SUPERVISE,
+            workflow_id=identity,
+            start=SuperviseInput(
+                job=ref.job,
+                cluster=ref.cluster,
+                native_id=native.native_id,
+                fingerprint=native.fingerprint,
+                by=by,
+            ),
+            attributes=talk.search_attributes(cluster=ref.cluster, job=ref.job),
+            summary=f"{ref.job} on {ref.cluster}, adopted by {by}",
+        )
+    return Started(id=identity, state="ordered", text=accepted.text, ui=talk.link(client, identity))

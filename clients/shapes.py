@@ -1,0 +1,164 @@
+"""What `-o json` prints. The keys are a promise: they are only ever added to (tests/clients/test_shapes.py).
+
+Times are seconds since the epoch, UTC, as in every value of ours; the tables show ages.
+"""
+
+from fleet.faults.evidence import Evidence, Verdict
+from fleet.model import Value
+from fleet.people import Choice, Question
+from fleet.plans import PlannedStep
+from fleet.runbooks import View
+
+
+class RunRow(Value):
+    """One runbook of `runbook list`."""
+
+    id: str
+    kind: str
+    """job, restart, failover, node, ask, watch or guard."""
+    status: str
+    """running, completed, failed, cancelled, terminated or timed_out."""
+    cluster: str = ""
+    job: str = ""
+    node: str = ""
+    step: str = ""
+    fault: str = ""
+    needs_human: bool = False
+    started_at: float
+    ended_at: float | None = None
+
+
+class Description(Value):
+    """`runbook describe`. `view` is None when no worker can answer; `note` then says why."""
+
+    run: RunRow | None
+    view: View | None = None
+    note: str = ""
+    ui: str = ""
+    remembered: "Remembered | None" = None
+
+
+class Remembered(Value):
+    """What the history store knows of a subject, newest last."""
+
+    evidence: tuple[Evidence, ...] = ()
+    verdict: Verdict | None = None
+    reports: tuple[str, ...] = ()
+    """Kinds of the stored reports."""
+
+
+class Started(Value):
+    """A runbook that was started, or told something."""
+
+    id: str
+    state: str
+    """started, ordered, cancelled, frozen, unfrozen, sent ..."""
+    text: str = ""
+    ui: str = ""
+
+
+class Ended(Value):
+    """How a runbook ended that was waited for."""
+
+    id: str
+    status: str
+    ok: bool
+    result: str = ""
+
+
+class OpenQuestion(Value):
+    """A question as it is listed and shown."""
+
+    id: str
+    subject: str
+    title: str
+    why: str
+    plan_hash: str
+    steps: tuple[str, ...]
+    evidence: tuple[str, ...] = ()
+    options: tuple[Choice, ...]
+    default: Choice
+    asked_at: float
+    expires_at: float
+    approvers: tuple[str, ...] = ()
+    """Empty: no signature can be checked; only the embedded server takes such an answer."""
+
+    @classmethod
+    def of(cls, question: Question) -> "OpenQuestion":
+        return cls(
+            id=question.id,
+            subject=question.plan.subject,
+            title=question.plan.title,
+            why=question.why,
+            plan_hash=question.plan.digest,
+            steps=question.plan.steps,
+            evidence=question.evidence,
+            options=question.options,
+            default=question.default,
+            asked_at=question.asked_at,
+            expires_at=question.expires_at,
+            approvers=tuple(s.name for s in question.signers),
+        )
+
+
+class DryRun(Value):
+    """What would be done, by the same code that would do it. Nothing was changed."""
+
+    id: str
+    """Workflow id of the runbook that would act."""
+    action: str
+    why: str
+    mode: str
+    when: str
+    """`at once`, `after an approval`, `never`."""
+    exclude: tuple[str, ...] = ()
+    delay: float = 0.0
+    tries_left: int | None = None
+    policy_hash: str = ""
+    steps: tuple[PlannedStep, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class EvidenceSent(Value):
+    """`runbook evidence`."""
+
+    id: str
+    cluster: str
+    node: str
+    sent: int
+    lines: int
+    dropped: dict[str, int]
+
+
+class Why(Value):
+    """`runbook why`: the verdict on a node, and from what."""
+
+    cluster: str
+    node: str
+    source: str
+    """`runbook` (under way or ended, still in Temporal), `store`, or `nothing`."""
+    step: str = ""
+    verdict: Verdict | None = None
+    evidence: tuple[Evidence, ...] = ()
+
+
+class GivenBack(Value):
+    """`runbook release`."""
+
+    subject: str
+    cancelled: tuple[str, ...] = ()
+    """Runbooks that were cancelled for it."""
+    lines: tuple[str, ...] = ()
+    """What was given back, in words."""
+    failed: tuple[str, ...] = ()
+    changed: bool = True
+
+
+class LogLines(Value):
+    job: str
+    cluster: str
+    native_id: str
+    lines: tuple[str, ...]
+
+
+Description.model_rebuild()
