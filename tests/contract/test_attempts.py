@@ -6,7 +6,7 @@ from fleet.errors import RefusedError
 from fleet.model import Phase
 from fleet.orders import StartOrder
 from tests.contract.rig import Rig
-from tests.contract.steps import adopted, phase, progress, ranks, restarted, saved, stopped, training
+from tests.contract.steps import adopted, phase, progress, ranks, restarted, saved, started, stopped, training
 
 
 async def test_a_requested_checkpoint_is_saved_and_training_goes_on(rig: Rig) -> None:
@@ -92,9 +92,12 @@ async def test_the_next_attempt_does_not_wait_for_the_schedulers_own_delay(rig: 
 
 
 async def test_the_next_attempt_goes_before_a_job_that_waits_longer(rig: Rig) -> None:
-    _, job = await adopted(rig, nodes=6)
+    keep = (await rig.backend.capacity()).free_nodes[0]
+    await rig.backend.isolate(keep, "opccccc", "keeps the older job waiting")
     rival = await rig.backend.submit(rig.training_spec("rival", nodes=6))
     await rig.backend.hold(rival.native_id)
+    await rig.backend.release(keep, "opccccc")
+    _, job = await adopted(rig, nodes=6)
     await stopped(rig, job.native_id)
     await rig.backend.isolate(job.nodes[0], "opccccc", "keeps both waiting")
     await rig.backend.give_back(rival.native_id)
@@ -128,8 +131,11 @@ async def test_a_start_is_refused_when_somebody_else_moved_the_job(rig: Rig) -> 
 
 
 async def test_in_place_keeps_the_nodes_and_leaves_nothing_pinned(rig: Rig) -> None:
+    _, other = await started(rig, "other")
     _, job = await adopted(rig)
     await stopped(rig, job.native_id)
+    await rig.backend.cancel(other.native_id)
+    await phase(rig, other.native_id, Phase.CANCELLED)
     again = await restarted(rig, job.native_id, 1, require=job.nodes)
     assert sorted(again.nodes) == sorted(job.nodes)
     settled = await rig.backend.settle_attempt(job.native_id)

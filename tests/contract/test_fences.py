@@ -42,6 +42,19 @@ async def test_an_ordered_stop_is_proven_by_the_daemons(rig: Rig) -> None:
     assert await rig.ranks_alive(job.native_id) == 0
 
 
+async def test_a_silent_daemon_proves_nothing_even_when_the_rank_is_gone(rig: Rig) -> None:
+    _, job = await adopted(rig)
+    asked = await query(rig, job, ordered=True, since=rig.now() - 1000)
+    await stopped(rig, job.native_id)
+    silent = job.nodes[0]
+    await rig.kill_daemon(silent)
+    down_after = (await rig.backend.probe()).node_down_after
+    await node_state(rig, silent, lambda n: not n.responding, down_after + 15)
+    proof = await rig.backend.prove_stopped(asked)
+    assert silent in proof.unproven
+    assert grades(proof) == {job.nodes[1]: ReceiptGrade.DAEMON_GONE}
+
+
 async def test_an_end_that_nobody_ordered_is_proven_only_after_it_settled(rig: Rig) -> None:
     _, job = await adopted(rig)
     asked = await query(rig, job, ordered=False)
