@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import UnknownCommandError
@@ -17,6 +17,9 @@ DEBUG_VARIABLE = "GPU_RUNBOOKS_DEBUG"
 EPILOGUE = """\
 Exit codes: 0 done, 1 failed or refused, 2 usage or unknown target, 3 nothing to do (--error-unchanged), \
 4 not allowed, 8 waiting for a person or choose one, 124 --timeout, 130 interrupted."""
+
+_OURS = Parameter(negative=(), show_default=False)
+"""A flag of ours is there or not; `--no-watch` and `--empty-kind` would only be noise."""
 
 ACT = Group("Act", sort_key=10)
 LOOK = Group("Look", sort_key=20)
@@ -66,19 +69,20 @@ def make_app(more: Sequence[Command] = ()) -> App:
         version=_version,
         help_format="plaintext",
         suppress_keyboard_interrupt=False,
-        default_parameter=Parameter(negative=(), show_default=False),
+        default_parameter=Parameter(show_default=False),
     )
     start = App(name="start", help="Start a restart, a failover or a repair.", group=ACT, sort_key=0)
-    add(start, [row._replace(group=Group("Commands")) for row in START])
+    add(start, [row._replace(group=Group("Commands")) for row in START], default_parameter=_OURS)
     app.command(start)
-    add(app, [*COMMANDS, *more])
+    add(app, COMMANDS, default_parameter=_OURS)
+    add(app, more)
     return app
 
 
-def add(app: App, commands: Sequence[Command]) -> None:
+def add(app: App, commands: Sequence[Command], **settings: Any) -> None:
     """Registers rows by their import path; nothing is imported yet."""
     for number, row in enumerate(commands, 1):
-        app.command(row.path, name=row.name, help=row.help, group=row.group, sort_key=number)
+        app.command(row.path, name=row.name, help=row.help, group=row.group, sort_key=number, **settings)
 
 
 def _version() -> str:

@@ -7,7 +7,7 @@ from clients.app import main as run
 
 COMMANDS = (
     Command("dev", "workers.dev:dev", "Start the embedded Temporal server and a worker.", RUN),
-    Command("worker", "workers.worker:worker", "Run a worker.", RUN),
+    Command("worker", "workers.dev:worker", "Run a worker for a Temporal server of yours.", RUN),
     Command("demo", "workers.demo:demo", "Lose a GPU and train again, on an embedded fleet.", RUN),
     Command("lab", "workers.lab:lab", "Real private clusters on this machine.", RUN),
     Command("doctor", "workers.doctor:doctor", "Say what is missing and what to do.", RUN),
