@@ -79,7 +79,7 @@ async def notify(
 ) -> Told:
     """Wakes someone by the policy's hook; `delivered` is False only when no hook is configured.
 
-    `delivery` names this delivery, alike in each retry. One try per call, retries are Temporal's: TemporaryError
+    `delivery` names this delivery: alike in each retry, another one for a reminder. One try per call, retries are Temporal's: TemporaryError
     (with the receiver's delay) when another may help, PermanentError when somebody must change something first.
     """
     if settings is None:
@@ -88,7 +88,7 @@ async def notify(
     if settings.command is not None:
         await _run_hook(settings.command, body)
     else:
-        await _post(settings, body, delivery or question.id)
+        await _post(settings, body, delivery)
     return Told(delivered=True)
 
 
@@ -193,8 +193,9 @@ async def _post(settings: Notify, body: bytes, delivery: str) -> None:
         "Content-Type": "application/json",
         "User-Agent": MARK,
         SIGNATURE_HEADER: signature_header(secret, int(time.time()), body),
-        DELIVERY_HEADER: delivery,
     }
+    if delivery:
+        headers[DELIVERY_HEADER] = delivery
     where = httpx2.URL(settings.url)
     shown = f"{where.scheme}://{where.host}"  # paths of such hooks often hold a secret
     try:
