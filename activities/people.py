@@ -79,8 +79,9 @@ async def notify(
 ) -> Told:
     """Wakes someone by the policy's hook; `delivered` is False only when no hook is configured.
 
-    `delivery` names this delivery: alike in each retry, another one for a reminder. One try per call, retries are Temporal's: TemporaryError
-    (with the receiver's delay) when another may help, PermanentError when somebody must change something first.
+    `delivery` names this delivery: alike in each retry, another one for a reminder. One try per call, for retries are
+    Temporal's: TemporaryError (with the receiver's delay) when another may help, PermanentError when somebody must
+    change something first.
     """
     if settings is None:
         return Told(delivered=False)
