@@ -47,7 +47,7 @@ LAB_ROOT=$(readlink -m "${SLURM_LAB_ROOT:-${TMPDIR:-/tmp}/slurm-lab}")
 
 die() { echo "slurm_lab: $*" >&2; exit 1; }
 usage() { sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//;p}' "$SELF"; exit "$1"; }
-until_true() { # seconds command...: poll it every 20 ms
+until_true() { # SECONDS COMMAND...: poll it every 20 ms
   local end=$(( ${EPOCHREALTIME/./} + $1 * 1000000 )); shift
   until "$@"; do (( ${EPOCHREALTIME/./} < end )) || return 1; sleep 0.02; done
 }
@@ -65,8 +65,12 @@ existing() {
   [[ -z $PFX ]] || export PATH="$PFX/sbin:$PFX/bin:$PATH"
 }
 node_of() { # CLUSTER NODE -> existing cluster, N = a node of it
+  (( EUID == 0 )) || die "needs root"   # who cannot see every process must not take a node for dead
   existing "${1:-}"; N=${2:-}
   if ! [[ $N =~ ^$NAME([1-9][0-9]{0,2})$ ]] || (( BASH_REMATCH[1] > NODES )); then die "no node '$N' in $NAME (${NAME}1 to $NAME$NODES)"; fi
+}
+refuse_foreign() { # never write to or delete a folder that is somebody else's
+  [[ ! -e $D || -f $D/lab.env || -z $(ls -A "$D") ]] || die "$D is not a cluster of this lab"
 }
 all_nodes() { local i; for (( i = 1; i <= NODES; i++ )); do echo "$NAME$i"; done; }
 
@@ -81,7 +85,7 @@ find_pids() { # COMM PATTERN -> processes whose name and one of whose arguments 
 ctld_pid() { find_pids slurmctld "${CONF//./\\.}"; }
 munged_pid() { find_pids munged "--socket=${D//./\\.}/munge/munge\\.sock"; }
 watcher_pids() { find_pids bash "slurm-lab-watch:${D//./\\.}"; }
-namespace_pids() { find_pids 'bash|unshare' "slurm-lab-node:${D//./\\.}:${1:-.*}"; }   # PID 1 of nodes and its parent
+namespace_pids() { find_pids 'bash|unshare|setsid' "slurm-lab-node:${D//./\\.}:${1:-.*}"; }   # PID 1 of nodes and its parent
 cluster_runs() { local D=${1%/lab.env} CONF=${1%/lab.env}/etc/slurm.conf; any_process; }   # LAB_ENV_FILE
 any_process() { [[ -n $(ctld_pid)$(munged_pid)$(watcher_pids)$(namespace_pids) ]]; }
 node_init() { # host pid of the PID 1 of the node's namespace; empty while the node is off
@@ -121,19 +125,20 @@ munge_start() {
   logged munged --key-file="$D/munge/munge.key" --socket="$D/munge/munge.sock" --pid-file="$D/run/munged.pid" \
     --log-file="$D/log/munged.log" --seed-file="$D/munge/munged.seed" --num-threads=10
 }
-munge_stop() { end_pid "$(munged_pid)" TERM 5; rm -f "$D/munge/munge.sock"*; }
+munge_stop() { local p; for p in $(munged_pid); do end_pid "$p" TERM 5; done; rm -f "$D/munge/munge.sock"*; }
 ctld_start() { [[ -n $(ctld_pid) ]] || logged slurmctld -f "$CONF" "$@"; }
 ctld_stop() { # SIGTERM saves the state first; a frozen one has to be woken for it
-  local p; p=$(ctld_pid); [[ -n $p ]] || return 0
-  kill -CONT "$p" 2>/dev/null || true; end_pid "$p" TERM 10
+  local p; for p in $(ctld_pid); do kill -CONT "$p" 2>/dev/null || true; end_pid "$p" TERM 10; done
 }
-ctld_kill() { end_pid "$(ctld_pid)" KILL 5; rm -f "$D/run/slurmctld.pid"; }
+ctld_kill() { local p; for p in $(ctld_pid); do end_pid "$p" KILL 5; done; rm -f "$D/run/slurmctld.pid"; }
 ctld_signal() { local p; p=$(ctld_pid); [[ -n $p ]] || die "slurmctld of $NAME does not run"; kill -"$1" "$p"; }
 
 # --- nodes. run/NODE.power says why a node is off: off, crashed, or reboot-<id>; no such file while it is on.
 in_node() { # NODE COMMAND...: run it under the node's lock, so that power verbs and reboots exclude one another
   local n=$1; shift
-  ( flock -w 60 8 || die "$n is locked by another command"; "$@" ) 8>"$D/run/$n.lock"
+  ( flock -w 60 8 || die "$n is locked by another command"
+    [[ ! -e $D/run/ending ]] || die "$NAME is being stopped"
+    "$@" ) 8>"$D/run/$n.lock"
 }
 node_boot() { # make the namespace. Its time namespace makes "up since", and with it Slurm's BootTime, start anew
   local n=$1 up time=() u
@@ -190,7 +195,10 @@ slurmd_start() {
   [[ $(cat "$D/run/$1.power" 2>/dev/null) != off ]] || die "$1 is powered off: power-on boots it"
   node_up "$@"
 }
-slurmd_kill() { local p; p=$(slurmd_pid "$1"); [[ -n $p ]] || return 0; kill -"$2" "$p"; [[ $2 != KILL && $2 != 9 ]] || until_true 10 dead "$p"; }
+slurmd_kill() {
+  local p; p=$(slurmd_pid "$1"); [[ -n $p ]] || return 0
+  kill -"$2" "$p"; [[ $2 != KILL && $2 != 9 ]] || until_true 10 dead "$p"
+}
 power_on() { [[ -n $(node_init "$1") ]] || node_up "$1"; }
 power_cycle() { node_down "$1" off; node_up "$1"; }
 node_signal() { # STOP or CONT to all; again for those that were forked meanwhile
@@ -203,7 +211,10 @@ reboot_node() { # what the watcher does for one RebootProgram call; a power verb
   sleep "$REBOOT_SECS"; in_node "$n" reboot_on "$n" "$id"
 }
 reboot_off() { [[ -z $(node_init "$1") ]] || node_down "$1" "$2"; }
-reboot_on() { [[ $(cat "$D/run/$1.power" 2>/dev/null) != "$2" ]] || { node_up "$1"; echo "${EPOCHREALTIME} lab: $1 is back" >>"$D/log/hooks.log"; }; }
+reboot_on() {
+  [[ $(cat "$D/run/$1.power" 2>/dev/null) == "$2" ]] || return 0
+  node_up "$1"; echo "${EPOCHREALTIME} lab: $1 is back" >>"$D/log/hooks.log"
+}
 watch_reboots() {
   local n; exec 3<>"$D/run/reboot.fifo"   # read-write, so that no line is lost between two reads
   while read -r n <&3; do
@@ -218,14 +229,16 @@ check_machine() {
   local c missing=()
   (( EUID == 0 )) || die "needs root (namespaces, device files, daemons of root)"
   for c in slurmctld slurmd sinfo scontrol munged unshare nsenter flock; do [[ -x $(command -v "$c") ]] || missing+=("$c"); done
-  (( ${#missing[@]} == 0 )) || die "missing: ${missing[*]}. Install with: apt-get install --no-install-recommends slurmctld slurmd slurm-client munge util-linux"
+  (( ${#missing[@]} == 0 )) ||
+    die "missing: ${missing[*]}. Install with: apt-get install --no-install-recommends slurmctld slurmd slurm-client munge util-linux"
 }
 check_folder() { # unix sockets: munge.socket and slurmstepd's spool/NODE/NODE_<job>.<step>, both numbers up to 10 digits
   local node=$NAME$NODES longest
   [[ $D =~ ^/[A-Za-z0-9_./-]+$ ]] || die "folder $D: only letters, digits and _ . / - can stand in Slurm's configuration"
   longest=$(( ${#D} + ${#node} * 2 + 30 ))
-  (( longest < 108 )) || die "folder too deep: $D would give socket paths of $longest characters, 107 is the most; set SLURM_LAB_ROOT to a shorter one"
-  [[ ! -e $D || -f $D/lab.env ]] || die "$D exists and is not a cluster of this lab"
+  (( longest < 108 )) ||
+    die "folder too deep: $D would give socket paths of $longest characters, 107 is the most; set a shorter SLURM_LAB_ROOT"
+  refuse_foreign
 }
 check_ports() { # neither in use nor taken by a cluster that runs or starts
   local used other p first last
@@ -243,6 +256,7 @@ check_ports() { # neither in use nor taken by a cluster that runs or starts
 }
 claim() { # under the lock of the root folder: nobody else starts the same name or the same ports
   flock -w 60 7 || die "$LAB_ROOT is locked by another start"
+  alive $$ || exit 1   # this start was killed while it waited
   ! any_process || die "$NAME is running already; stop or rm it first"
   check_ports
   rm -rf "$D/run"; [[ $KEEP ]] || rm -rf "${D:?}"/{state,spool,health,dev,log}
@@ -252,12 +266,17 @@ parse_start() {
   local f
   NODES=6 PORT=17000 GPUS=8 CRED_EXPIRE=5 KEEP="" OVERRIDES=() PFX=${SLURM_PREFIX:-} REBOOT_SECS=${REBOOT_SECS:-3} OPTIND=1
   while getopts n:p:g:r:o:k f; do
-    case $f in n) NODES=$OPTARG;; p) PORT=$OPTARG;; g) GPUS=$OPTARG;; r) CRED_EXPIRE=$OPTARG;; o) OVERRIDES+=("$OPTARG");; k) KEEP=1;; *) exit 2;; esac
+    case $f in
+      n) NODES=$OPTARG;; p) PORT=$OPTARG;; g) GPUS=$OPTARG;; r) CRED_EXPIRE=$OPTARG;;
+      o) OVERRIDES+=("$OPTARG");; k) KEEP=1;; *) exit 2;;
+    esac
   done
   (( OPTIND > $# )) || die "start does not know '${!OPTIND}'"
   [[ $NODES =~ ^[1-9][0-9]{0,2}$ ]] || die "-n wants 1 to 999 nodes, not '$NODES'"
   [[ $GPUS =~ ^[0-9]{1,2}$ ]] || die "-g wants 0 to 99 GPUs, not '$GPUS'"
-  if ! [[ $PORT =~ ^[1-9][0-9]{3,4}$ ]] || (( PORT < 1024 || PORT + NODES > 65535 )); then die "-p wants a block of $(( NODES + 1 )) ports from 1024 to 65535, not '$PORT'"; fi
+  if ! [[ $PORT =~ ^[1-9][0-9]{3,4}$ ]] || (( PORT < 1024 || PORT + NODES > 65535 )); then
+    die "-p wants a block of $(( NODES + 1 )) ports from 1024 to 65535, not '$PORT'"
+  fi
   if ! [[ $CRED_EXPIRE =~ ^[1-9][0-9]{0,4}$ ]] || (( CRED_EXPIRE < 5 )); then die "-r wants 5 seconds or more, not '$CRED_EXPIRE'"; fi
   [[ $REBOOT_SECS =~ ^[0-9]+(\.[0-9]+)?$ ]] || die "REBOOT_SECS wants seconds, not '$REBOOT_SECS'"
 }
@@ -265,7 +284,11 @@ nodes_ready() { # all idle; with kept state all answering, for some may have bee
   local good='idle'; [[ -z $KEEP ]] || good='[a-z]*'
   [[ $(sinfo -h -N -o '%N %T' 2>/dev/null | sort -u | grep -v unk | grep -c " $good\$") == "$NODES" ]]
 }
-undo_start() { local rc=$?; trap - EXIT; (( rc == 0 )) || { end_all KILL || true; echo "slurm_lab: $NAME did not start; its logs are in $D/log" >&2; }; exit "$rc"; }
+undo_start() {
+  local rc=$?
+  trap - EXIT; end_all KILL || true
+  echo "slurm_lab: $NAME did not start; its logs are in $D/log" >&2; exit "$rc"
+}
 start() {
   local t0=${EPOCHREALTIME/./} n p pids=()
   check_machine; check_folder; mkdir -p "$LAB_ROOT"
@@ -281,15 +304,18 @@ start() {
   echo "export SLURM_CONF=$CONF"
 }
 end_all() { # TERM|KILL for slurmctld; everything else is killed. The watcher first: it would boot nodes again
-  local p
-  for p in $(watcher_pids); do end_pid "$p" KILL 5; done
+  local p f
+  [[ ! -d $D/run ]] || : >"$D/run/ending"
+  for p in $(watcher_pids); do kill -KILL -- "-$p" 2>/dev/null || true; end_pid "$p" KILL 5; done   # it leads a group of its own
   if [[ $1 == TERM ]]; then ctld_stop; else ctld_kill; fi
-  for p in $(namespace_pids); do end_pid "$p" KILL 10; done
+  for f in "$D"/run/*.lock; do [[ ! -e $f ]] || flock -w 30 "$f" true || true; done   # who works on a node ends, nobody begins
+  while p=$(namespace_pids) && [[ -n $p ]]; do for p in $p; do end_pid "$p" KILL 10; done; done
   munge_stop
 }
-finish() { # stop or rm
-  cluster "${2:-}"; [[ -e $D ]] || return 0
-  [[ -f $D/lab.env ]] || die "$D is not a cluster of this lab"
+finish() { # stop or rm; also what a killed start has left, folder or not
+  cluster "${2:-}"; [[ -d $LAB_ROOT ]] || return 0
+  refuse_foreign
+  ( flock -w 60 7 || die "$LAB_ROOT is locked by a start" ) 7<"$LAB_ROOT"   # a start that is under way gets as far as it can
   if [[ $1 == rm ]]; then end_all KILL; rm -rf "$D"; else end_all TERM; rm -rf "$D/run"; fi
 }
 list() {

@@ -3,9 +3,10 @@
 # NAME, D (the cluster's folder), CONF, NODES, PORT, GPUS, PFX, CRED_EXPIRE (s), REBOOT_SECS (s), OVERRIDES.
 
 write_config() { # everything that a cluster needs on disk before its first daemon starts
+  mkdir -p "$D"
+  printf '%s=%q\n' NODES "$NODES" PORT "$PORT" GPUS "$GPUS" PFX "$PFX" REBOOT_SECS "$REBOOT_SECS" >"$D/lab.env"   # marks it as ours
   mkdir -p "$D"/{etc,munge,state,spool,log,run,dev,health,hooks}
   chmod 755 "$D" "$D/munge"   # munged wants 0755 on the folder of its socket
-  printf '%s=%q\n' NODES "$NODES" PORT "$PORT" GPUS "$GPUS" PFX "$PFX" REBOOT_SECS "$REBOOT_SECS" >"$D/lab.env"
   if [[ ! -f $D/munge/munge.key ]]; then
     ( umask 077; head -c 64 /dev/urandom >"$D/munge/munge.key" ); chmod 400 "$D/munge/munge.key"
   fi
