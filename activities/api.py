@@ -360,7 +360,7 @@ class ReportIn(Value):
     subject: str
     kind: str
     report: str
-    """JSON of a `fleet.ettr.Report`."""
+    """JSON of a `fleet.report.Report`."""
 
 
 class VerifyIn(Value):

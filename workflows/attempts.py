@@ -12,6 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.decision import Action, Decision, DecisionInput
     from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source, Verdict
     from fleet.identity import job_workflow_id
+    from fleet.ladder import unusable
     from fleet.ledger import Attempt, Ledger, Rung
     from fleet.model import NativeJob, Phase, Progress
     from fleet.report import job_report
@@ -260,7 +261,7 @@ class Attempts(Book):
             api.NeedsNodes(
                 cluster=self.inp.cluster,
                 native_id=self.native_id,
-                exclude=(verdict.culprit.node,) if verdict.culprit.node else (),
+                exclude=unusable(self.ledger, verdict),
                 own=last.nodes if last else (),
             ),
             cluster=self.inp.cluster,
