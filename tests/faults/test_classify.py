@@ -75,6 +75,7 @@ CASES: list[tuple[str, list[Evidence], FaultClass, str, str]] = [
     ("6: 45 after SIGKILL", [*kernel("45, pid=1"), ended("SIGKILL")], N, "secondary_only", "none"),
     ("45 names its cause", kernel("45, pid=1, Ch 1, caused by Xid 48"), H, "xid:48", "reset"),
     ("45 names what is seen", kernel("45, pid=1, Ch 1, caused by Xid 64", "64, x"), H, "xid:64", "reset"),
+    ("45 names a program's fault", kernel("45, pid=1, Ch 1, caused by Xid 31"), I, "secondary_only", "none"),
     ("43 is never a root", kernel("43, pid=1, Ch 1"), I, "secondary_only", "none"),
     ("43 follows the program", [*kernel("43, Ch 1"), *KEY_ERROR], U, "text:python_deterministic", "none"),
     ("48 with 63", kernel("48, x", "63, y"), H, "xid:48", "reset"),
@@ -513,6 +514,25 @@ def test_a_second_fragmented_out_of_memory_is_the_owners() -> None:  # case 32
     assert judge(*second).fault is T
     assert judge(*second, history=tuple(first)).fault is U
     assert judge(*second, history=tuple(e.model_copy(update={"job": "other"}) for e in first)).fault is T
+    assert judge(*second, history=tuple(log(line, at=NOW - 90_000, attempt=1))).fault is T
+
+
+def test_the_newest_recovery_action_counts() -> None:
+    asked = "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset)"
+    done = "154, GPU recovery action changed from 0x1 (GPU Reset) to 0x0 (None)"
+    assert judge(*kernel("31, Ch 1", asked, done)).fault is U
+    assert judge(*kernel("31, Ch 1", done, asked)).rule == "recovery:1"
+
+
+def test_a_recovery_action_raises_its_own_gpu_only() -> None:
+    wish = xid(154, gpu="0000:1b:00", detail="changed from 0x0 (None) to 0x2 (Node Reboot)")
+    verdict = judge(xid(64), wish)
+    assert (verdict.rule, verdict.culprit.gpu) == ("recovery:2", "0000:1b:00")
+
+
+def test_a_double_bit_error_with_a_remap_is_drained_first() -> None:
+    assert "with XID 63: drain, then reset" in judge(*kernel("48, x", "63, y")).companions
+    assert not any("drain" in line for line in judge(*kernel("48, x")).companions)
 
 
 # -- boots and clocks
@@ -524,6 +544,17 @@ def test_evidence_from_before_the_boot_is_void_and_said(boot: str) -> None:  # c
     assert verdict.rule == "no_evidence"
     assert verdict.refused == ("void: xid 79 on alpha2 (GPU 0000:ab:00) is from before the present boot",)
     assert judge(*kernel(OFF, boot=boot), *kernel("63, x")).rule == "xid:63"
+
+
+def test_a_log_that_shows_the_boot_needs_no_other_word_of_it() -> None:
+    assert judge(*kernel(OFF, boot=EARLIER_BOOT), boot=None).rule == "no_evidence"
+
+
+def test_what_is_void_is_said_in_one_order() -> None:
+    old = [xid(code, boot="boot-1", ago=ago) for code, ago in ((64, 50), (48, 40), (79, 60))]
+    said = {judge(*order).refused for order in itertools.permutations(old)}
+    assert len(said) == 1
+    assert [line.split()[2] for line in said.pop()] == ["79", "64", "48"]
 
 
 def test_each_node_has_its_own_boot() -> None:

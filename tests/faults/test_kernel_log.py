@@ -231,6 +231,11 @@ def test_what_stands_before_a_boot_in_the_log_is_of_an_earlier_boot(mark: str) -
     assert (old.boot, new.boot) == (EARLIER_BOOT, "boot-2")
 
 
+def test_a_fault_of_each_boot_is_its_own_even_at_the_same_second() -> None:
+    found = read(f"[ 12.0] {X}31, Ch 1\n[ 0.0] Linux version 6.1\n[ 12.0] {X}31, Ch 1").evidence
+    assert [e.boot for e in found] == [EARLIER_BOOT, "boot-2"]
+
+
 def test_another_hosts_boot_says_nothing_about_this_node() -> None:
     text = f"Jan  2 03:04:05 alpha2 kernel: {X}79, x\nJan  2 03:04:06 alpha3 kernel: Linux version 6.1\n"
     assert only(text).boot == "boot-2"
