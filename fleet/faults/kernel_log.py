@@ -263,11 +263,11 @@ def _same_loss(loss: _Found, xid: _Found) -> bool:
 
 
 def _bounded(reading: _Reading, events: list[tuple[_Found, int]]) -> list[tuple[_Found, int]]:
-    """At most `MAX_EVENTS`, and of one code on one GPU the first `MAX_PER_GPU_AND_CODE`; the rest is said."""
-    seen: Counter[tuple[Kind, str | None, str | None]] = Counter()
+    """At most `MAX_EVENTS`, and of one code on one GPU the newest `MAX_PER_GPU_AND_CODE`; the rest is said."""
+    seen: Counter[tuple[Kind, str | None, str | None, bool]] = Counter()
     kept: list[tuple[_Found, int]] = []
-    for one, count in events:
-        name = (one.kind, one.code, one.pci)
+    for one, count in reversed(events):
+        name = (one.kind, one.code, one.pci, reading.earlier(one))
         seen[name] += 1
         if seen[name] > MAX_PER_GPU_AND_CODE:
             reading.dropped[f"over {MAX_PER_GPU_AND_CODE} events of one code on one GPU"] += 1
@@ -275,7 +275,7 @@ def _bounded(reading: _Reading, events: list[tuple[_Found, int]]) -> list[tuple[
             reading.cannot_read(f"over the limit of {MAX_EVENTS} events", one.line)
         else:
             kept.append((one, count))
-    return kept
+    return kept[::-1]
 
 
 def _evidence(

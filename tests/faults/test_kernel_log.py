@@ -302,6 +302,7 @@ def test_a_flood_is_bounded_and_said() -> None:
     found = read(f"{flood}\n[ 9999.0] {X}79, off")
     assert [e.code for e in found.evidence] == ["31"] * MAX_PER_GPU_AND_CODE + ["79"]
     assert sum(found.dropped.values()) == 300 - MAX_PER_GPU_AND_CODE
+    assert "pid=299," in found.evidence[-2].detail, "the newest are kept"
     many = "\n".join(f"NVRM: Xid (PCI:{n:04x}:1b:00): 31, x" for n in range(MAX_EVENTS + 5))
     last = read(many).evidence[-1]
     assert (last.kind, last.detail[:4]) == (Kind.UNREADABLE, "5 x ")
