@@ -34,7 +34,7 @@ class Command(NamedTuple):
     name: str
     path: str
     help: str
-    group: Group
+    group: Group | None
 
 
 COMMANDS = (
@@ -54,9 +54,9 @@ COMMANDS = (
     Command("release", "clients.commands.guards:release", "Give back holds, marks and reservations.", STOP),
 )
 START = (
-    Command("restart", "clients.commands.jobs:restart", "Restart a job on the same nodes.", ACT),
-    Command("failover", "clients.commands.jobs:failover", "Move a job to other nodes of its cluster.", ACT),
-    Command("heal", "clients.commands.nodes:heal", "Isolate, repair, check and return a node.", ACT),
+    Command("restart", "clients.commands.jobs:restart", "Restart a job on the same nodes.", None),
+    Command("failover", "clients.commands.jobs:failover", "Move a job to other nodes of its cluster.", None),
+    Command("heal", "clients.commands.nodes:heal", "Isolate, repair, check and return a node.", None),
 )
 
 
@@ -72,7 +72,7 @@ def make_app(more: Sequence[Command] = ()) -> App:
         default_parameter=Parameter(show_default=False),
     )
     start = App(name="start", help="Start a restart, a failover or a repair.", group=ACT, sort_key=0)
-    add(start, [row._replace(group=Group("Commands")) for row in START], default_parameter=_OURS)
+    add(start, START, default_parameter=_OURS)
     app.command(start)
     add(app, COMMANDS, default_parameter=_OURS)
     add(app, more)

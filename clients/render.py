@@ -22,7 +22,10 @@ _STATUS_STYLE = {"running": "green", "completed": "dim", "failed": "red", "termi
 
 def age(at: float | None, now: float | None = None) -> str:
     """How long ago, as short as `4m10s`."""
-    return "-" if at is None else lasting(max(0.0, (now or time.time()) - at)).replace(".0s", "s")
+    if at is None:
+        return "-"
+    passed = max(0.0, (time.time() if now is None else now) - at)
+    return f"{passed:.0f}s" if passed < 59.5 else lasting(passed)
 
 
 def cell(text: object, style: str = "") -> Text:
@@ -36,7 +39,7 @@ def grid(rows: Sequence[tuple[str, object]]) -> Table:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        if value not in {"", None}:
+        if value:
             table.add_row(name, value if isinstance(value, Text) else cell(value))
     return table
 

@@ -15,10 +15,18 @@ from workers.logs import LogContext, configure_logs
 log = structlog.get_logger()
 
 
-def dev(*, fleet: str | None = None, sim: bool = False, state: str | None = None) -> int:
+def dev(
+    *,
+    fleet: str | None = None,
+    sim: bool = False,
+    stop: bool = False,
+    port: int | None = None,
+    ui_port: int | None = None,
+    state: str | None = None,
+) -> int:
     """Start the embedded Temporal server (or find the one that runs) and a worker for every cluster of the fleet.
 
-    Runs in the foreground; Ctrl-C stops the worker, the server goes on until `runbook dev stop`.
+    Runs in the foreground; Ctrl-C stops the worker, the server goes on until `runbook dev --stop`.
 
     Parameters
     ----------
@@ -26,16 +34,25 @@ def dev(*, fleet: str | None = None, sim: bool = False, state: str | None = None
         Fleet file; default $GPU_RUNBOOKS_FLEET, ./fleet.yaml, or the state folder's.
     sim
         Make an embedded simulated fleet (alpha and beta) in the state folder and use it.
+    stop
+        Stop the embedded server of the state folder and end.
+    port
+        Port of the server; default the last one, else a free one.
+    ui_port
+        Port of the Temporal UI, likewise.
     state
         State folder of the server; default $GPU_RUNBOOKS_HOME or ./.runbook.
     """
-    from workers.server import ensure_server
+    from workers.server import ensure_server, stop_server
 
     configure_logs()
     folder = home(state)
+    if stop:
+        print("stopped" if stop_server(folder) else "no server was running", file=sys.stderr)  # noqa: T201
+        return 0
     file = write_sim_fleet(folder) if sim else find_fleet(fleet)
     clusters = clusters_of(file)
-    info = ensure_server(folder)
+    info = ensure_server(folder, port=port, ui_port=ui_port)
     print(f"Temporal UI  {info.ui}\nfleet        {file} ({', '.join(clusters)})", file=sys.stderr)  # noqa: T201
     asyncio.run(serve(file, clusters, folder, address=info.address, runbooks=True))
     return 0

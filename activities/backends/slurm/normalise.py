@@ -10,7 +10,7 @@ from typing import Any
 
 from activities.backends.slurm.hostlist import expand
 from activities.backends.slurm.marks import NO_PIN, JobMarks, read_marks
-from fleet.errors import UnreadableError
+from fleet.errors import TemporaryError, UnreadableError
 from fleet.identity import parse_tokens
 from fleet.model import JobTokens, NativeJob, Phase, Value
 
@@ -100,11 +100,15 @@ def number(value: object) -> int | None:
 
 
 def entries(answer: object, key: str) -> list[Raw]:
-    """The list under `key`. Raises UnreadableError for errors in the answer and for any other shape."""
+    """The list under `key`. Raises UnreadableError for any other shape.
+
+    A controller that does not answer makes 22.05 print an empty list beside `errors`, with exit code 0: that is
+    TemporaryError and never "no jobs".
+    """
     if not isinstance(answer, Mapping) or not isinstance(answer.get(key), list):
         raise UnreadableError(f"Slurm's answer has no list of {key}; is this release newer than 25.11?")
     if answer.get("errors"):
-        raise UnreadableError(f"Slurm's answer holds errors: {str(answer['errors'])[:300]}")
+        raise TemporaryError(f"Slurm could not list its {key}: {str(answer['errors'])[:300]}; it is asked again")
     return list(answer[key])
 
 
