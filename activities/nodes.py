@@ -54,7 +54,14 @@ class NodeActivities(Owner):
         lines = await backend.log_tail(arg.native_id, 400)
         found = [
             *exit_evidence(native, arg.job, now),
-            *parse_job_log(lines, cluster=arg.cluster, job=arg.job, seen_at=now, tables=self.runtime.tables()),
+            *parse_job_log(
+                lines,
+                cluster=arg.cluster,
+                job=arg.job,
+                seen_at=now,
+                attempt=arg.restarts,
+                tables=self.runtime.tables(),
+            ),
             *(e for n in await backend.nodes() if n.node in arg.nodes for e in node_evidence(n, now)),
         ]
         if native.restarts > arg.restarts:
