@@ -140,12 +140,13 @@ class ControlActivities(Owner):
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"guard of {arg.cluster}",
         )
-        return await self.client.execute_update_with_start_workflow(
+        answer: LeaseAnswer = await self.client.execute_update_with_start_workflow(
             update,
             LeaseWish(node=arg.node, holder=arg.holder, op=arg.op),
             start_workflow_operation=start,
             result_type=LeaseAnswer,
         )
+        return answer
 
     @implements(api.FIND_ALIVE)
     async def find_alive(self, arg: api.Alive) -> api.Alive:
