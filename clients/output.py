@@ -46,6 +46,8 @@ class Screen:
         self.form: Format = form
         self.out = _console(sys.stdout, color)
         self.err = _console(sys.stderr, color)
+        self.detached = False
+        """A person was told that what was followed goes on."""
 
     @property
     def live(self) -> bool:

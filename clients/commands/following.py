@@ -1,15 +1,27 @@
 """Following a runbook to its end: a live page on a terminal, lines elsewhere, nothing at all for `--wait`."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from clients.errors import CliError, Exit
+from clients.options import Common, run
 from clients.output import Screen
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
     from clients.runs import Seen
+
+
+def run_following(common: Common, screen: Screen, work: "Callable[[Client], Awaitable[int]]") -> int:
+    """Like `run`; a Ctrl-C that was told as a detaching is not told twice."""
+    try:
+        return run(common, work)
+    except KeyboardInterrupt:
+        if not screen.detached:
+            raise
+        return Exit.INTERRUPTED
 
 
 async def follow_up(
@@ -29,6 +41,7 @@ async def follow_up(
     except TimeoutError as error:
         raise CliError(f"{identity} goes on; `runbook watch {identity}` follows it", Exit.TIMEOUT) from error
     except asyncio.CancelledError:
+        screen.detached = True
         screen.note(f"detached; {identity} goes on. `runbook watch {identity}` follows it again")
         raise
     return await _verdict(client, identity, last, screen)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from clients.commands.following import follow_up
+from clients.commands.following import follow_up, run_following
 from clients.options import COMMON, As, Common, DryRunFlag, Fleet, Reason, Timeout, run
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def submit(
         screen.note(f"follow it with `runbook watch {spec.job}`")
         return 0
 
-    return run(common, work)
+    return run_following(common, screen, work)
 
 
 def restart(

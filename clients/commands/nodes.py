@@ -2,7 +2,9 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from clients.options import COMMON, As, Common, DryRunFlag, Fleet, Reason, run
 
@@ -47,7 +49,14 @@ def heal(
     return run(common, work)
 
 
-def evidence(node: str, file: str, /, *, fleet: Fleet = None, common: Common = COMMON) -> int:
+def evidence(
+    node: str,
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    fleet: Fleet = None,
+    common: Common = COMMON,
+) -> int:
     """Hand in what was seen on a node: a kernel log, or evidence as JSON. It is judged; it orders nothing.
 
     Parameters

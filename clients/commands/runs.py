@@ -92,7 +92,7 @@ def watch(
         End with exit 8 as soon as it waits for a person.
     """
     from clients import runs
-    from clients.commands.following import follow_up
+    from clients.commands.following import follow_up, run_following
 
     screen = common.screen
 
@@ -102,7 +102,7 @@ def watch(
             client, found.row.id, screen, page=True, timeout=timeout, until_question=until_question
         )
 
-    return run(common, work)
+    return run_following(common, screen, work)
 
 
 def cancel(subject: str, /, *, reason: Reason, timeout: Timeout = CANCEL_WAIT, common: Common = COMMON) -> int:
