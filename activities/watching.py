@@ -18,10 +18,7 @@ from fleet import attributes
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
 from fleet.model import NativeJob, NodeFacts
-from fleet.runbooks import EvidenceBatch, Runbook, Signal, SuperviseInput
-
-FINGERPRINT_MEMO = "fingerprint"
-"""Memo key of a job's runbook: which native job it supervises, so that a new one of the same name is told apart."""
+from fleet.runbooks import FINGERPRINT_MEMO, EvidenceBatch, Runbook, Signal, SuperviseInput
 
 
 class WatchActivities(Owner):

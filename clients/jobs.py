@@ -22,7 +22,7 @@ from fleet.ledger import Ledger
 from fleet.model import JobTokens, NativeJob, label_safe
 from fleet.orders import JobSpec
 from fleet.policy import Policy
-from fleet.runbooks import Accepted, Order, Runbook, SuperviseInput, Update
+from fleet.runbooks import FINGERPRINT_MEMO, Accepted, Order, Runbook, SuperviseInput, Update
 
 SCRIPT_LIMIT = 512 * 1024
 """Bytes of a batch script: it travels in one Temporal payload (warning at 512 KB, end at 2 MB)."""
@@ -216,5 +216,6 @@ async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str,
             ),
             attributes=talk.search_attributes(cluster=ref.cluster, job=ref.job),
             summary=f"{ref.job} on {ref.cluster}, adopted by {by}",
+            memo={FINGERPRINT_MEMO: native.fingerprint},
         )
     return Started(id=identity, state="ordered", text=accepted.text, ui=talk.link(client, identity))

@@ -1,7 +1,7 @@
 """Talking to a runbook: queries, updates and starts, each with a limit and words for what is missing."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
 from typing import TypeVar
 
@@ -86,6 +86,7 @@ async def update_with_start(
     start: Value,
     attributes: TypedSearchAttributes,
     summary: str,
+    memo: Mapping[str, str] | None = None,
 ) -> Answer:
     """The same, and starts the runbook first when it does not run. Raises Refused."""
     operation: WithStartWorkflowOperation[object, object] = WithStartWorkflowOperation(
@@ -96,6 +97,7 @@ async def update_with_start(
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         search_attributes=attributes,
         static_summary=summary[:180],
+        memo=memo,
     )
     call = client.execute_update_with_start_workflow(
         kind, arg, start_workflow_operation=operation, id=identity, result_type=gives

@@ -50,6 +50,10 @@ class Update(StrEnum):
 VIEW = "view"
 """Query of every runbook: what a person sees of it."""
 
+FINGERPRINT_MEMO = "fingerprint"
+"""Memo key of a job's runbook: which native job it supervises. A closed runbook of this very job means hands off,
+and a new job of the same name is told apart."""
+
 FREEZE_MEMO = "freeze"
 """Memo key of a guard: the freeze, or null. Read by `describe`, which needs no worker."""
 

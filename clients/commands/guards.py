@@ -105,7 +105,7 @@ def release(
 
     if (subject is None) != all_:
         raise usage("give a job, CLUSTER/NODE, or --all")
-    found, by, screen = policy(fleet), caller(as_), common.screen
+    found, by = policy(fleet), caller(as_)
     if all_:
         _confirm_all(yes)
     why = f"{by}: {reason or 'released'}"
@@ -116,7 +116,6 @@ def release(
         else:
             given = await giving_back.release(client, subject, by, reason or "released", found)
         _print(given, common)
-        screen.note("a job that asks for supervision is adopted again by its cluster's watch: `runbook freeze` first")
         if given.failed:
             return Exit.FAILED
         return Exit.NOTHING if error_unchanged and not given.changed else Exit.DONE
