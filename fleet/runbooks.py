@@ -58,11 +58,6 @@ FREEZE_MEMO = "freeze"
 """Memo key of a guard: the freeze, or null. Read by `describe`, which needs no worker."""
 
 
-FINGERPRINT_MEMO = "fingerprint"
-"""Memo key of a job's runbook: which native job it supervises, so that a new one of the same name is told apart and
-one that a person took away from us is left alone."""
-
-
 class SuperviseInput(Value):
     """A job to supervise: already there (`native_id`), to be submitted (`spec`), or carried over (`ledger`)."""
 

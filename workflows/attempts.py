@@ -84,7 +84,6 @@ class Attempts(Book):
             )
         if not self.inp.fingerprint:
             self.inp = self.inp.model_copy(update={"fingerprint": self.native.fingerprint})
-        workflow.upsert_memo({FINGERPRINT_MEMO: self.inp.fingerprint})
             workflow.upsert_memo({FINGERPRINT_MEMO: self.inp.fingerprint})
         submitted = self.native.submitted_at or self.now()
         self.ledger = self.ledger.model_copy(update={"submitted_at": submitted})
