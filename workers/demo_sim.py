@@ -5,7 +5,7 @@ from pathlib import Path
 from activities.backends.sim import SimBackend, SimSettings
 from activities.backends.sim.faults import Faults
 from fleet.orders import JobSpec
-from workers.demo import JOB, TOTAL_STEPS
+from workers.demo_stage import JOB, TOTAL_STEPS, comment
 from workers.fleets import write_sim_fleet
 
 
@@ -23,13 +23,11 @@ class SimStage:
 
     async def submit(self) -> None:
         """As a researcher would: nothing of ours but the words in the comment."""
-        token = "gpu-runbooks.io/"  # noqa: S105 - a label prefix
-        words = (f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={TOTAL_STEPS}", "generation-check=yes")
         self.native_id = self.faults.person_submit(
             JobSpec(
                 job=JOB,
                 name="train",
-                comment=" ".join([f"{token}supervise", *(token + w for w in words)]),
+                comment=comment(),
                 script=(
                     f"#!/bin/sh\n#SIM nodes=2 gpus=8 steps={TOTAL_STEPS} step_time=0.2 checkpoint_every=10 "
                     "save_time=0.2 load_time=1\n"
@@ -41,11 +39,12 @@ class SimStage:
         """Last step of the first attempt."""
         return (await self.backend.progress(self.native_id, 0)).step or 0
 
-    async def break_gpu(self, node: str) -> str:
+    async def break_gpu(self, node: str) -> tuple[str, str]:
         """XID 79: the ranks of the whole job hang."""
-        return self.faults.gpu_lost(node)
+        return self.faults.gpu_lost(node), ""
 
-    async def close(self) -> None:
-        """Closes the file."""
+    async def close(self, *, keep: bool) -> tuple[str, ...]:
+        """Closes the file; there is nothing else to take away."""
         self.faults.close()
         await self.backend.close()
+        return ()

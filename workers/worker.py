@@ -145,12 +145,14 @@ async def run_worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(max_workers=64, thread_name_prefix="blocking"))
+    workers = make_workers(runtime, clusters, runbooks=runbooks, interceptors=interceptors)
     async with AsyncExitStack() as stack:
-        for worker in make_workers(runtime, clusters, runbooks=runbooks, interceptors=interceptors):
+        for worker in workers:
             await stack.enter_async_context(worker)
         if runbooks:
             await start_watching(runtime.client, clusters)
         log.info("worker is ready", clusters=list(clusters), runbooks=runbooks)
         await stop.wait()
         log.info("worker stops; running steps may finish")
+        await asyncio.gather(*(worker.shutdown() for worker in workers))  # together: one grace, not one after another
     await runtime.close()
