@@ -86,13 +86,14 @@ def read_tail(path: str, user: str, size: int = TAIL) -> str:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return ""
-    with os.fdopen(handle, "rb") as file:
-        status = os.fstat(file.fileno())
+    try:
+        status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or not owned_by(status.st_uid, user):
             return ""
         begin = max(0, status.st_size - size)
-        file.seek(begin)
-        data = file.read(size)
+        data = os.pread(handle, size, begin)
+    finally:
+        os.close(handle)
     if begin:
         data = data.partition(b"\n")[2]
     return data.decode(errors="replace")
