@@ -1,0 +1,59 @@
+"""The fleet file that `runbook lab slurm up` writes, and how it is told from one of a person."""
+
+import contextlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fleet.errors import RefusedError
+from workers.lab_slurm import DEPLOY, SlurmLab
+
+MARKER = "# written by `runbook lab slurm up`; it may be overwritten and removed by `runbook lab`"
+
+
+def check_fleet_file(file: Path) -> None:
+    """Raises RefusedError for a fleet file that no lab wrote."""
+    if file.exists() and not written_by_us(file):
+        raise RefusedError(
+            f"{file} is not of `runbook lab` and is left as it is; move it away, or give another folder with --state"
+        )
+
+
+def written_by_us(file: Path) -> bool:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return file.read_text(encoding="utf-8").partition("\n")[0] == MARKER
+    return False
+
+
+def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) -> None:
+    """Policy of the lab's clusters: power hook, check program, every step automatic. Raises RefusedError."""
+    check_fleet_file(file)
+    lines = [MARKER, f"# lab: {lab.root}", "version: 1", "clusters:"]
+    for name in clusters:
+        lines += [f"  {name}:", "    kind: slurm", f"    conf: {_quoted(str(lab.conf(name)))}", "    power:"]
+        lines += [
+            f"      {key}: {_list(lab.command(verb, name, '{node}'))}"
+            for key, verb in (("off", "power-off"), ("on", "power-on"), ("status", "power-status"))
+        ]
+        check = (sys.executable, str(DEPLOY / "check_gpus.py"), "--expect", "{gpus}")
+        lines += [f"    check: {_list(check)}", f"    checkpoint_roots: {_list((str(lab.jobs_folder),))}"]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
+
+
+def lab_of_fleet(file: Path) -> Path | None:
+    """Root of the lab that wrote the file; None for a file that none wrote."""
+    if not written_by_us(file):
+        return None
+    found = re.search(r"^# lab: (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return Path(found[1]) if found else None
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _list(words: Sequence[str]) -> str:
+    return "[" + ", ".join(map(_quoted, words)) + "]"
