@@ -135,7 +135,8 @@ class RecoveryEnd(StrEnum):
     TRAINING = "training"  # a new step was seen
     JOB_ENDED = "job_ended"  # the job ended by itself meanwhile
     DENIED = "denied"  # a person said no, or nobody answered
-    STUCK = "stuck"  # parked and given up; the text says what state it is in
+    STUCK = "stuck"  # a step was refused or failed; the text says what state it is in
+    GIVEN_UP = "given_up"  # a person (or nobody in time) ended a parked step
     NO_STEP = "no_step"  # it runs, and no new step came in time
     CANCELLED = "cancelled"
 

@@ -1,6 +1,6 @@
 """What `SuperviseJob` does for one attempt: find it, begin it, look at it, judge it, move it, book it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
@@ -178,6 +178,38 @@ class Attempts(Book):
         looked = await self._looked(last.restarts if last else 0)
         await self._note(looked)
         return looked.native
+
+    async def look_if_possible(self) -> NativeJob | None:
+        """The same for a quiet moment: a cluster that does not answer is looked at again later."""
+        last = self.ledger.last
+        try:
+            looked = await self.act(
+                api.LOOK,
+                api.Look(cluster=self.inp.cluster, native_id=self.native_id, restarts=last.restarts if last else 0),
+                cluster=self.inp.cluster,
+                summary="look at the job",
+            )
+        except StepFailed as failed:
+            self.at("watching", waits=f"{self.inp.cluster} to answer again ({failed})"[:300])
+            return None
+        await self._note(looked)
+        return looked.native
+
+    def mine(self, evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+        """Evidence about this job, or about a node that its present attempt holds; anything else came too late."""
+        nodes = self.ledger.last.nodes if self.ledger.last else ()
+        return tuple(e for e in evidence if e.node is None or e.node in nodes)
+
+    def waits_held(self) -> bool:
+        """The scheduler put it back into the queue, and our hold keeps it there."""
+        native, last = self.native, self.ledger.last
+        return (
+            native is not None
+            and native.phase is Phase.PENDING
+            and native.held
+            and last is not None
+            and native.restarts > last.restarts
+        )
 
     async def _note(self, looked: api.Looked) -> None:
         if self.ledger.last is None:
@@ -390,7 +422,7 @@ class Attempts(Book):
         ):
             return
         self._append(
-            Rung.IN_PLACE if result.in_place else Rung.IN_CLUSTER,
+            _rung(result, decision),
             native,
             {},
             ordered_at=result.old_ended_at or self.now(),
@@ -420,3 +452,10 @@ class Attempts(Book):
         if native.held:
             return f"the job runs on, held against the scheduler's own requeue; {release}"
         return f"the job is {native.phase} and not held by us"
+
+
+def _rung(result: RecoveryResult, decision: Decision) -> Rung:
+    """What the attempt counts as; a start that somebody else's requeue asked for costs no try."""
+    if decision.charge == 0:
+        return Rung.OBSERVED
+    return Rung.IN_PLACE if result.in_place else Rung.IN_CLUSTER

@@ -35,6 +35,8 @@ RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), backoff_coefficient=2.0, maximum_interval=timedelta(seconds=20)
 )
 """Waits between tries of one step; the step's budget in `activities/api.py` ends them."""
+POLICY_AGAIN = timedelta(seconds=60)
+"""Wait before a policy that could not be read is read again."""
 STORY_LINES = 60
 """Lines of the story kept on the page; older ones are in the history."""
 
@@ -171,8 +173,13 @@ class Book:
     # -- people
 
     async def policy(self, cluster: str) -> api.PolicyOut:
-        """The policy as it is now; its hash stays in the history."""
-        return await self.act(api.READ_POLICY, api.PolicyIn(cluster=cluster), summary="read the policy")
+        """The policy as it is now; its hash stays in the history. A broken file is waited for, never guessed."""
+        while True:
+            try:
+                return await self.act(api.READ_POLICY, api.PolicyIn(cluster=cluster), summary="read the policy")
+            except StepFailed as failed:
+                self.tell(f"nothing is decided: {failed}")
+                await workflow.sleep(POLICY_AGAIN, summary="before the policy is read again")
 
     async def ask(
         self,

@@ -14,7 +14,7 @@ from temporalio.exceptions import is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.ledger import Span, Stage
-    from fleet.model import FenceReceipt, NodeReceipt, Progress
+    from fleet.model import FenceReceipt, NodeReceipt, Phase, Progress
     from fleet.orders import StartOrder, StopQuery
     from fleet.plans import recovery_steps
     from fleet.runbooks import ReceiptNote, RecoveryEnd, RecoveryInput, RecoveryResult, Signal, View
@@ -37,11 +37,13 @@ class Recovery(Book):
         self.stopped_at: float | None = None
         self.ordered = False
         self.running_here = False
+        self.ordered_here = True
 
     def take(self, inp: RecoveryInput) -> None:
         """Keeps the input and names the page."""
         self.inp = inp
         self.native = inp.native
+        self.ordered_here = inp.native.phase is not Phase.PENDING  # else the scheduler took the nodes back already
         self.progress = inp.old.progress
         self.headline = f"{inp.job}: {'restart in place' if inp.in_place else 'failover in the cluster'}"
         self.facts |= {
@@ -74,7 +76,7 @@ class Recovery(Book):
             )
             return early or await self.see_new_step()
         except Abandoned as given_up:
-            return self.end(RecoveryEnd.STUCK, f"ended by {given_up.choice} at '{given_up.step}': {given_up}")
+            return self.end(RecoveryEnd.GIVEN_UP, f"ended by {given_up.choice} at '{given_up.step}': {given_up}")
         except StepFailed as failed:
             return self.end(RecoveryEnd.STUCK, str(failed))
         except BaseException as error:
@@ -313,7 +315,7 @@ class Recovery(Book):
                         native_id=self.native.native_id,
                         restarts=self.native.restarts,
                         exclude=() if self.inp.in_place else self.inp.decision.exclude,
-                        require=self.inp.old.nodes if self.inp.in_place else (),
+                        require=self.inp.old.nodes if self.inp.in_place and self.ordered_here else (),
                     ),
                     receipt=self._receipt(),
                     old_nodes=self.inp.old.nodes,

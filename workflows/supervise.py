@@ -7,7 +7,7 @@ inbox; the main loop is the one place that decides.
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from fleet.decision import Action, Decision
@@ -49,6 +49,8 @@ class SuperviseJob(Attempts):
         self.orders: list[Order] = []
         self.news: NativeJob | None = None
         self.result = ""
+        self.left_at: int | None = None
+        """Restart count at which a person (or a refusal) left the job as it is: it is not taken up again by itself."""
 
     @workflow.run
     async def run(self, inp: SuperviseInput) -> str:
@@ -56,7 +58,7 @@ class SuperviseJob(Attempts):
             await self.take_on()
             while not self.result:
                 await self.next_event()
-                await self.follow()
+                await self.follow_safely()
                 if workflow.info().is_continue_as_new_suggested() and not self.result:
                     await workflow.wait_condition(workflow.all_handlers_finished)
                     workflow.continue_as_new(self.carry_over())
@@ -89,9 +91,12 @@ class SuperviseJob(Attempts):
 
     @workflow.signal(name=Signal.RECEIPT)
     async def receipt(self, note: ReceiptNote) -> None:
-        """Passed on to the recovery that waits for it."""
+        """Passed on to the recovery that waits for it; one that has just ended needs it no more."""
         if self.child is not None:
-            await self.child.signal(Signal.RECEIPT, note)
+            try:
+                await self.child.signal(Signal.RECEIPT, note)
+            except FailureError as late:
+                self.tell(f"a receipt of {note.receipt.node} came late: {late}")
 
     @workflow.update(name=Update.ORDER, description="A person orders a restart or a failover.")
     def order(self, order: Order) -> Accepted:
@@ -153,7 +158,15 @@ class SuperviseJob(Attempts):
                 timeout_summary="then look by ourselves",
             )
         except TimeoutError:
-            self.news = await self.look()
+            self.news = await self.look_if_possible()
+
+    async def follow_safely(self) -> None:
+        """What cannot be done now is said and looked at again; the runbook itself never fails over it."""
+        try:
+            await self.follow()
+        except (StepFailed, Abandoned) as failed:
+            self.tell(f"not done: {failed}")
+            await workflow.sleep(LOOK_EVERY, summary="before the job is looked at again")
 
     async def follow(self) -> None:
         """Decides what the newest native state, the evidence and the orders mean."""
@@ -166,8 +179,9 @@ class SuperviseJob(Attempts):
             order = self.orders.pop(0)
             await self.recover((), want=order)
         elif self.inbox:
-            batch, self.inbox = tuple(self.inbox), []
-            await self.recover(batch)
+            batch, self.inbox = self.mine(self.inbox), []
+            if batch:
+                await self.recover(batch)
 
     async def follow_native(self, native: NativeJob) -> None:
         """One branch for each phase."""
@@ -176,12 +190,14 @@ class SuperviseJob(Attempts):
             if last is None or native.restarts > last.restarts:
                 await self.begin_attempt(native)
                 self.watching()
-            elif await self.stalled():
+            elif native.restarts != self.left_at and await self.stalled():
                 await self.recover(self.stall_evidence())
             return
         native = self.native = await self.look()  # a signal may be older than what we did since
+        last = self.ledger.last
         if native.phase is Phase.PENDING:
-            if last is not None and last.ended_at is None and native.restarts > last.restarts:
+            unseen = last is not None and last.ended_at is None and native.restarts > last.restarts
+            if unseen and native.restarts != self.left_at:
                 self.tell(f"the scheduler put it back into the queue by itself ({native.reason})")
                 await self.recover(())
         elif native.phase is Phase.ABSENT:
@@ -218,6 +234,8 @@ class SuperviseJob(Attempts):
             self.result = "cancelled in the cluster by a person; left as it is"
         elif native.phase is Phase.TIMED_OUT:
             self.result = f"ended by its time limit at step {step}; that is no fault"
+        elif native.restarts == self.left_at:
+            self.result = f"ended ({native.phase}) at step {step} and not restarted: {self.facts.get('Left as', '')}"
         else:
             self.tell(f"ended badly: {native.phase} ({native.reason}), exit code {native.exit_code}")
             await self.recover(())
@@ -239,6 +257,8 @@ class SuperviseJob(Attempts):
             await self.book(result, verdict, decision)
         elif decision.action is Action.REFUSE:
             await self.refuse(verdict, decision.why)
+        elif decision.action is Action.NOTHING and self.waits_held():
+            await self.let_go_on(verdict, decision, detected)
         elif decision.action is Action.NOTHING:
             self.tell(f"recorded, nothing to do: {decision.why}")
         else:
@@ -251,6 +271,22 @@ class SuperviseJob(Attempts):
         self.tell(f"not moved: {why}")
         if self.native is not None and self.native.phase.ended:
             self.result = f"user fault, not restarted: {verdict.title}"
+        elif self.waits_held():
+            self.leave_as(await self.describe_left_state())
+
+    async def let_go_on(self, verdict: Verdict, decision: Decision, detected: float) -> None:
+        """Somebody's own requeue, or a preemption: it starts again once the old attempt is proven gone."""
+        policy = await self.policy(self.inp.cluster)
+        again = decision.model_copy(
+            update={
+                "action": Action.RESTART_IN_PLACE,
+                "mode": str(policy.mode("restart_in_place")),
+                "why": f"it was put back into the queue; it goes on after a receipt ({decision.why})",
+                "charge": 0,
+            }
+        )
+        result = await self.run_recovery(verdict, again, detected, None)
+        await self.book(result, verdict, again)
 
     async def ask_what_next(self, verdict: Verdict, why: str) -> None:
         """A budget is spent, or nothing fits: a person decides."""
@@ -277,15 +313,40 @@ class SuperviseJob(Attempts):
         """Writes the recovery into the ledger and follows up what did not end well."""
         self.book_recovery(result, verdict, decision)
         await self.save_report("incident")
+        if result.ended is RecoveryEnd.STUCK:
+            await self.ask_about_stuck(result, verdict, decision)
+            return
         if result.ended in {RecoveryEnd.JOB_ENDED, RecoveryEnd.TRAINING}:
             self.news = await self.look()
         elif result.ended is RecoveryEnd.NO_STEP and not self.result:
             self.news = await self.look()
             if self.news.phase is Phase.RUNNING:
                 await self.recover(self.no_step_evidence(result))
-        elif result.ended in {RecoveryEnd.STUCK, RecoveryEnd.DENIED}:
-            self.facts["Left as"] = result.text
-            self.show()
+        elif result.ended in {RecoveryEnd.DENIED, RecoveryEnd.GIVEN_UP, RecoveryEnd.CANCELLED}:
+            self.leave_as(result.text)
+
+    def leave_as(self, text: str) -> None:
+        """Stays as it is until an order, new evidence or a new start."""
+        self.left_at = self.native.restarts if self.native else None
+        self.facts["Left as"] = text
+        self.tell(f"left as it is: {text}")
+
+    async def ask_about_stuck(self, result: RecoveryResult, verdict: Verdict, decision: Decision) -> None:
+        """A recovery that cannot go on is a person's matter, with its state in the question."""
+        outcome = await self.ask(
+            title=f"The recovery of {self.inp.job} is stuck",
+            why=result.text,
+            steps=("retry: the same recovery once more", "take_over: leave it as it is"),
+            options=(Choice.RETRY, Choice.TAKE_OVER),
+            default=Choice.TAKE_OVER,
+            evidence=verdict.evidence,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is Choice.RETRY:
+            self.native = await self.look()
+            await self.book(await self.run_recovery(verdict, decision, self.now(), None), verdict, decision)
+            return
+        self.leave_as(result.text)
 
     async def close(self) -> None:
         """The last report, and what stays of our marks."""

@@ -78,6 +78,7 @@ class WatchCluster(Book):
         )
 
     async def _watch(self) -> None:
+        wait = 5.0
         while True:
             try:
                 await self.act(
@@ -88,7 +89,8 @@ class WatchCluster(Book):
                 )
             except StepFailed as failed:
                 self.tell(f"the watch was lost and starts again: {failed}")
-                await workflow.sleep(5, summary="before the watch starts again")
+                await workflow.sleep(wait, summary="before the watch starts again")
+                wait = min(wait * 2, 60.0)
 
     async def _route(self, batch: tuple[Evidence, ...]) -> None:
         """Records everything, then sends it on, subject by subject."""
