@@ -1,0 +1,414 @@
+"""A stage for runbooks: a Temporal namespace, a simulated fleet and a policy of its own, and a worker in this process.
+
+What a test asks of it is the effect: the fleet's journal, its nodes, checkpoints, stored reports, and what a person
+reads of a runbook.
+"""
+
+import asyncio
+import inspect
+import json
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
+from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowHistory
+from temporalio.service import RPCError
+
+from activities.backends.sim import ClusterShape, SimBackend, SimSettings, create_world
+from activities.backends.sim.faults import Faults
+from activities.runtime import Runtime
+from activities.store import AsyncHistoryStore, sqlite_url
+from clients.connection import connect
+from clients.questions import make_answer
+from fleet.attributes import ATTRIBUTES
+from fleet.faults.evidence import Evidence
+from fleet.faults.parse import parse_any
+from fleet.identity import job_workflow_id, node_workflow_id
+from fleet.model import NativeJob, NodeFacts, Phase
+from fleet.orders import JobSpec
+from fleet.people import Answer, Choice, Outcome, Question
+from fleet.report import Report
+from fleet.runbooks import (
+    VIEW,
+    EvidenceBatch,
+    FreezeOrder,
+    HealInput,
+    HealRequestNote,
+    Runbook,
+    Signal,
+    SuperviseInput,
+    Update,
+    View,
+)
+from workers.worker import open_runtime, run_worker
+
+SHAPE = ClusterShape(
+    nodes=4,
+    kill_wait=0.3,
+    term_takes=0.1,
+    node_down_after=1.5,
+    no_answer_after=0.5,
+    reboot_seconds=0.4,
+    boot_timeout=8,
+    stale_kill_after=0.3,
+    settle=0.5,
+    message_timeout=0.1,
+)
+"""As the default shape, in a hurry; the scheduler's own requeue delay of 121 s stays, so that nobody waits it out."""
+LIMITS = {
+    "in_place_delays": "[0s]",
+    "early_failure": "0s",
+    "checkpoint_grace": "1.5s",
+    "step_timeout": "15s",
+    "run_timeout": "15s",
+    "question_expiry": "1h",
+}
+STEPS = (
+    "isolate",
+    "evacuate",
+    "fence",
+    "reboot",
+    "check",
+    "return",
+    "restart_in_place",
+    "failover_in_cluster",
+    "adopt",
+)
+PATIENCE = 25.0
+"""Seconds in which a condition must come true; far more than it takes on an idle machine."""
+HISTORIES = Path(__file__).with_name("histories")
+RECORDING = "GPU_RUNBOOKS_RECORD"
+
+Handle = WorkflowHandle[Any, Any]
+
+
+class Stage:
+    """One test's world. Clusters `alpha` (four nodes) and `beta` (two)."""
+
+    def __init__(self, client: Client, folder: Path) -> None:
+        self.client = client
+        self.folder = folder
+        self.world = folder / "world.sqlite"
+        self.policy_file = folder / "fleet.yaml"
+        self.faults = Faults(self.world, "alpha")
+        self.beta = Faults(self.world, "beta")
+        self.alpha = SimBackend("alpha", SimSettings(path=self.world))
+        self.runtime: Runtime | None = None
+        self._worker: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    # -- the house
+
+    @classmethod
+    async def open(cls, address: str, folder: Path, name: str, shape: ClusterShape = SHAPE) -> "Stage":
+        create_world(folder / "world.sqlite", {"alpha": shape, "beta": shape.model_copy(update={"nodes": 2})})
+        stage = cls(await connect(address, await make_namespace(address, name)), folder)
+        stage.write_policy()
+        return stage
+
+    def write_policy(
+        self,
+        *,
+        modes: Mapping[str, str] | None = None,
+        limits: Mapping[str, str] | None = None,
+        more: str = "",
+    ) -> None:
+        """Every step automatic, with the changes given. May be called again while runbooks run."""
+        all_modes = {step: "auto" for step in STEPS} | dict(modes or {})
+        rows = [
+            "version: 1",
+            "clusters:",
+            "  alpha: {kind: sim, path: world.sqlite}",
+            "  beta: {kind: sim, path: world.sqlite}",
+            "modes: {" + ", ".join(f"{k}: {v}" for k, v in all_modes.items()) + "}",
+            "limits:",
+            *(f"  {k}: {v}" for k, v in (LIMITS | dict(limits or {})).items()),
+            more,
+        ]
+        self.policy_file.write_text("\n".join(rows) + "\n")
+
+    async def start_worker(self, *clusters: str, embedded: bool = True) -> None:
+        """Runbooks and the given clusters (`alpha` by default), as the real worker wires them."""
+        self._stop = asyncio.Event()
+        self.runtime = await open_runtime(self.client, self.policy_file, self.folder, embedded=embedded)
+        self._worker = asyncio.create_task(run_worker(self.runtime, clusters or ("alpha",), stop=self._stop))
+
+    async def stop_worker(self) -> None:
+        self._stop.set()
+        if self._worker is not None:
+            await self._worker
+            self._worker = None
+
+    async def close(self) -> None:
+        """Stops the worker and ends every runbook; whatever the worker raised fails the test."""
+        try:
+            await self.stop_worker()
+        finally:
+            async for row in self.client.list_workflows('ExecutionStatus="Running"'):
+                try:
+                    await self.client.get_workflow_handle(row.id).terminate()
+                except RPCError:
+                    continue
+            await self.alpha.close()
+            self.faults.close()
+            self.beta.close()
+
+    # -- jobs
+
+    def spec(self, job: str = "train", *, tokens: str = "", signal: bool = True, **directives: object) -> JobSpec:
+        """Two nodes, many quick steps, a checkpoint every ten; `directives` change it."""
+        given: dict[str, object] = {"nodes": 2, "steps": 100_000, "step_time": 0.05, "checkpoint_every": 10}
+        given |= {"save_time": 0.05, "load_time": 0.1, **directives}
+        words = [f"gpu-runbooks.io/job={job}", f"gpu-runbooks.io/total-steps={given['steps']}", "my own words"]
+        words += ["gpu-runbooks.io/supervise", tokens] if tokens != "-" else []
+        words += ["gpu-runbooks.io/checkpoint-signal=USR1"] if signal else []
+        script = f"#!/bin/sh\n#SIM {' '.join(f'{k}={v}' for k, v in given.items())}\n"
+        return JobSpec(job=job, name="train", script=script, comment=" ".join(words))
+
+    async def supervise(self, job: str = "train", *, spec: JobSpec | None = None, **directives: object) -> str:
+        """A person submits a job that asks for supervision; returns its native id once it is adopted and saved."""
+        native_id = self.faults.person_submit(spec or self.spec(job, **directives))
+        await self.until(lambda: self.faults.effects("adopt", native_id), f"{job} is adopted")
+        await self.until(lambda: self.faults.checkpoints(native_id), f"{job} has a checkpoint")
+        await self.at_step(job_workflow_id(job), "watching")
+        return native_id
+
+    async def submit(self, spec: JobSpec) -> Handle:
+        """A person submits through us."""
+        return await self.client.start_workflow(
+            Runbook.SUPERVISE,
+            SuperviseInput(job=spec.job, cluster="alpha", spec=spec, by="ada"),
+            id=job_workflow_id(spec.job),
+            task_queue="runbooks",
+        )
+
+    async def native(self, native_id: str) -> NativeJob:
+        return await self.alpha.job(native_id)
+
+    def attempts(self, native_id: str) -> tuple[str, ...]:
+        """`restarts=N nodes=...` of each attempt that really started."""
+        return tuple(e.detail for e in self.faults.effects("attempt", native_id))
+
+    async def nodes_of(self, job: str = "train") -> tuple[str, ...]:
+        view = await self.view(job_workflow_id(job))
+        assert view.ledger is not None
+        assert view.ledger.last is not None
+        return view.ledger.last.nodes
+
+    async def trains_again(self, job: str, native_id: str, attempts: int) -> View:
+        """Waits until the ledger has that many attempts and the last one made a step; returns the job's view."""
+
+        async def there() -> View | None:
+            view = await self.view(job_workflow_id(job))
+            ledger = view.ledger
+            last = ledger.last if ledger else None
+            return (
+                view
+                if last and last.generation == attempts and last.progress.step and view.step == "watching"
+                else None
+            )
+
+        view = await self.until(there, f"{job} trains in attempt {attempts}")
+        assert (await self.native(native_id)).phase is Phase.RUNNING
+        return view
+
+    # -- nodes
+
+    async def node(self, node: str) -> NodeFacts:
+        return await self.alpha.node(node)
+
+    async def heal(self, node: str, *lines: str, evidence: tuple[Evidence, ...] = ()) -> Handle:
+        """Asks for a repair as the watch does, without telling any job."""
+        found = tuple(e for line in lines for e in self.parsed(node, line)) or evidence
+        return await self.client.start_workflow(
+            Runbook.HEAL,
+            HealInput(cluster="alpha", node=node, request=HealRequestNote(evidence=found, by="ada")),
+            id=node_workflow_id("alpha", node),
+            task_queue="runbooks",
+        )
+
+    def parsed(self, node: str, line: str, cluster: str = "alpha") -> tuple[Evidence, ...]:
+        found = parse_any(line, cluster=cluster, node=node, seen_at=time.time()).evidence
+        assert found, line
+        return found
+
+    async def report(self, node: str, line: str, cluster: str = "alpha") -> None:
+        """`runbook evidence CLUSTER/NODE`: a line of the kernel's log."""
+        await self.tell(*self.parsed(node, line, cluster), cluster=cluster)
+
+    async def tell(self, *evidence: Evidence, cluster: str = "alpha") -> None:
+        await self.client.get_workflow_handle(f"watch/{cluster}").signal(
+            Signal.EVIDENCE, EvidenceBatch(evidence=evidence)
+        )
+
+    async def lose_gpu(self, node: str) -> None:
+        """XID 79 on a node, and the watch hears of it."""
+        await self.report(node, self.faults.gpu_lost(node))
+
+    # -- runbooks
+
+    def handle(self, workflow_id: str) -> Handle:
+        return self.client.get_workflow_handle(workflow_id)
+
+    async def view(self, workflow_id: str) -> View:
+        return await self.handle(workflow_id).query(VIEW, result_type=View)
+
+    async def runs(self, workflow_id: str) -> bool:
+        try:
+            return (await self.handle(workflow_id).describe()).status is WorkflowExecutionStatus.RUNNING
+        except RPCError:
+            return False
+
+    async def at_step(self, workflow_id: str, *steps: str) -> View:
+        async def there() -> View | None:
+            try:
+                view = await self.view(workflow_id)
+            except RPCError:
+                return None
+            return view if view.step in steps else None
+
+        return await self.until(there, f"{workflow_id} is at {' or '.join(steps)}")
+
+    async def result(self, workflow_id: str) -> Any:
+        """The runbook's own result; its failure is raised."""
+        return await asyncio.wait_for(self.handle(workflow_id).result(), PATIENCE)
+
+    async def ended(self, workflow_id: str) -> WorkflowExecutionStatus:
+        async def there() -> WorkflowExecutionStatus | None:
+            try:
+                status = (await self.handle(workflow_id).describe()).status
+            except RPCError:
+                return None
+            return status if status is not WorkflowExecutionStatus.RUNNING else None
+
+        return await self.until(there, f"{workflow_id} has ended")
+
+    async def page(self, workflow_id: str) -> str:
+        """What the Temporal UI shows as current details, Markdown."""
+        metadata = await self.handle(workflow_id).query("__temporal_workflow_metadata")
+        return str(metadata.get("currentDetails", ""))
+
+    async def reports(self, subject: str, kind: str | None = None) -> tuple[Report, ...]:
+        """Stored reports of a subject, newest first."""
+        store = await AsyncHistoryStore.open(sqlite_url(self.folder / "history.sqlite"))
+        try:
+            rows = await store.reports(subject)
+        finally:
+            await store.close()
+        return tuple(Report.model_validate_json(r.report) for r in rows if kind in {None, r.kind})
+
+    # -- people
+
+    async def question(self, workflow_id: str) -> Question:
+        """The open question of that id, or the newest one of a runbook."""
+
+        async def there() -> Question | None:
+            try:
+                if "/ask/" in workflow_id:
+                    view = await self.view(workflow_id)
+                    return view.question if view.outcome is None else None
+                view = await self.view(workflow_id)
+            except RPCError:
+                return None
+            found = re.search(r"an answer to `([^`]+)`", view.waits_for)
+            if found is None:
+                return None
+            try:
+                return (await self.view(found[1])).question
+            except RPCError:
+                return None
+
+        return await self.until(there, f"{workflow_id} asks a person")
+
+    async def answer(
+        self, question: Question, choice: Choice, by: str = "grace", *, changed: Mapping[str, object] | None = None
+    ) -> Outcome:
+        """Answers as a person does; `changed` spoils the statement."""
+        said = make_answer(question, choice, by, "seen").model_copy(update=dict(changed or {}))
+        return await self.give(said)
+
+    async def give(self, said: Answer) -> Outcome:
+        outcome: Outcome = await self.handle(said.question).execute_update(
+            Update.ANSWER, said, result_type=Outcome, id=f"answer-{said.nonce}"
+        )
+        return outcome
+
+    async def freeze(self, scope: str, update: Update = Update.FREEZE) -> None:
+        order = FreezeOrder(by="ada", reason="maintenance")
+        await self.handle(f"guard/{scope}").execute_update(update, order)
+
+    # -- waiting
+
+    async def until(
+        self, look: Callable[[], Any | Awaitable[Any]], what: str, limit: float = PATIENCE, every: float = 0.05
+    ) -> Any:
+        """Looks until it is true and returns that; a failing worker ends it at once."""
+        deadline = time.monotonic() + limit
+        while True:
+            found = look()
+            if inspect.isawaitable(found):
+                found = await found
+            if found:
+                return found
+            if self._worker is not None and self._worker.done():
+                self._worker.result()
+            assert time.monotonic() < deadline, f"waited in vain: {what}"
+            await asyncio.sleep(every)
+
+    async def stays(self, look: Callable[[], Any | Awaitable[Any]], what: str, seconds: float = 1.5) -> None:
+        """For what must not happen: true over the whole time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = look()
+            if inspect.isawaitable(found):
+                found = await found
+            assert found, f"did not stay: {what}"
+            await asyncio.sleep(0.1)
+
+    # -- histories
+
+    async def record(self, workflow_id: str, name: str) -> None:
+        """Keeps the runbook's history for `test_determinism.py` when the environment asks for it."""
+        if RECORDING in os.environ:
+            history = await self.handle(workflow_id).fetch_history()
+            write_history(history, name)
+
+
+def write_history(history: WorkflowHistory, name: str) -> None:
+    """Writes it without the names of the machine and the processes that took part."""
+    HISTORIES.mkdir(exist_ok=True)
+    plain = _without_identity(json.loads(history.to_json()))
+    (HISTORIES / f"{name}.json").write_text(json.dumps(plain, indent=1, sort_keys=True) + "\n")
+
+
+def _without_identity(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            k: "recorded" if k in {"identity", "binaryChecksum"} else _without_identity(v) for k, v in value.items()
+        }
+    return [_without_identity(v) for v in value] if isinstance(value, list) else value
+
+
+async def make_namespace(address: str, name: str) -> str:
+    """A namespace of its own with our search attributes; takes about 40 ms."""
+    client = await connect(address)
+    await client.workflow_service.register_namespace(
+        RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=Duration(seconds=86400))
+    )
+    kinds = {
+        "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
+        "Bool": IndexedValueType.INDEXED_VALUE_TYPE_BOOL,
+    }
+    await client.operator_service.add_search_attributes(
+        AddSearchAttributesRequest(
+            namespace=name, search_attributes={attribute: kinds[kind] for attribute, kind in ATTRIBUTES.items()}
+        )
+    )
+    return name
