@@ -4,6 +4,7 @@ A runbook never fails on a spent step. It parks: it asks a person, with what hap
 goes on as told.
 """
 
+import asyncio
 from datetime import timedelta
 from typing import TypeVar
 
@@ -39,6 +40,8 @@ POLICY_AGAIN = timedelta(seconds=60)
 """Wait before a policy that could not be read is read again."""
 STORY_LINES = 60
 """Lines of the story kept on the page; older ones are in the history."""
+LAST_WORDS = timedelta(seconds=30)
+"""Budget of a step that only describes or gives back while a cancelled runbook ends: nobody waits longer for that."""
 
 
 class StepFailed(Exception):  # noqa: N818 - a step that failed, in the words of the runbook
@@ -72,6 +75,7 @@ class Book:
         self.story: tuple[str, ...] = ()
         self.questions = 0
         self.facts: dict[str, str] = {}
+        self.leaving = False
 
     # -- identity and time
 
@@ -113,9 +117,20 @@ class Book:
 
     # -- steps
 
+    def stop_if_cancelled(self) -> None:
+        """Raises CancelledError once the runbook was told to stop, until it says its last words (`leaving`).
+
+        A cancel that arrives while an activity runs becomes that activity's own cancel; when it completes all the
+        same, its result wins and nobody else hears of the cancel. So it is looked for before whatever comes next.
+        """
+        if not self.leaving and workflow.cancellation_reason() is not None:
+            raise asyncio.CancelledError("the runbook was cancelled")
+
     async def act(self, spec: Activity[In, Out], arg: In, *, cluster: str | None = None, summary: str = "") -> Out:
         """Runs one activity. Waits out a freeze; raises StepFailed when its retries are spent or it is refused."""
+        budget = min(spec.budget, LAST_WORDS) if self.leaving else spec.budget
         while True:
+            self.stop_if_cancelled()
             try:
                 result: Out = await workflow.execute_activity(
                     spec.name,
@@ -123,8 +138,8 @@ class Book:
                     task_queue=cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE,
                     result_type=spec.gives,
                     start_to_close_timeout=spec.start_to_close,
-                    schedule_to_close_timeout=spec.budget,
-                    schedule_to_start_timeout=api.SCHEDULE_TO_START,
+                    schedule_to_close_timeout=budget,
+                    schedule_to_start_timeout=min(budget, api.SCHEDULE_TO_START),
                     heartbeat_timeout=api.HEARTBEAT,
                     retry_policy=RETRY,
                     cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
@@ -152,13 +167,14 @@ class Book:
     async def must(self, spec: Activity[In, Out], arg: In, *, cluster: str | None = None, summary: str = "") -> Out:
         """Like `act`, but a spent step parks and asks a person. Raises Abandoned when told to give up.
 
-        A refusal (a law, a wrong state) is not asked about: the caller decides what it means.
+        A refusal (a law, a wrong state) is not asked about: the caller decides what it means. Nor is anybody asked
+        while a cancelled runbook describes what it leaves.
         """
         while True:
             try:
                 return await self.act(spec, arg, cluster=cluster, summary=summary)
             except StepFailed as failed:
-                if failed.refused:
+                if failed.refused or self.leaving:
                     raise
                 outcome = await self.ask(
                     title=f"{spec.name.replace('_', ' ')} does not succeed",
@@ -196,6 +212,7 @@ class Book:
     ) -> Outcome:
         """Asks a person in a child runbook of its own; its end is an outcome, never a silence."""
         policy = await self.policy(cluster)
+        self.stop_if_cancelled()
         self.questions += 1
         me = workflow.info().workflow_id
         now = self.now()
@@ -230,10 +247,11 @@ class Book:
                 ),
             )
         except ChildWorkflowError as error:
-            if is_cancelled_exception(error):
+            if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
                 raise
+            how = "was cancelled" if is_cancelled_exception(error) else "failed"
             outcome = Outcome(
-                question=question.id, choice=default, by="nobody (the question failed)", signed=False, at=self.now()
+                question=question.id, choice=default, by=f"nobody (the question {how})", signed=False, at=self.now()
             )
         workflow.upsert_search_attributes([attributes.NEEDS_HUMAN.value_set(False)])
         self.at(before[0], waits=before[1], then=before[2])

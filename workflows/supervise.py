@@ -50,7 +50,7 @@ class SuperviseJob(Attempts):
         self.news: NativeJob | None = None
         self.result = ""
         self.left_at: int | None = None
-        """Restart count at which a person (or a refusal) left the job as it is: it is not taken up again by itself."""
+        """Restart count at which a person or a refusal left the job as it is: not taken up again by itself."""
 
     @workflow.run
     async def run(self, inp: SuperviseInput) -> str:
