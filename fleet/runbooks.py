@@ -71,6 +71,11 @@ class SuperviseInput(Value):
     adopted: bool = False
     by: str = "watch"
     story: tuple[str, ...] = ()
+    questions: int = 0
+    """Questions asked so far: their numbers, and so what was signed for one, are never used again."""
+    seen: tuple[str, ...] = ()
+    """Keys of evidence that was handled already."""
+    left_at: int | None = None
 
 
 class EvidenceBatch(Value):

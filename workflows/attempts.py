@@ -41,6 +41,7 @@ class Attempts(Book):
         self.ledger = inp.ledger or Ledger(job=inp.job, submitted_at=self.now())
         self.adopted = inp.adopted
         self.story = inp.story
+        self.questions = inp.questions
         self.verdict: Verdict | None = None
         self.progress = self.ledger.last.progress if self.ledger.last else Progress()
         self.child: workflow.ChildWorkflowHandle | None = None  # type: ignore[type-arg]  # generic only for checkers
@@ -60,6 +61,7 @@ class Attempts(Book):
                 "ledger": self.ledger,
                 "adopted": self.adopted,
                 "story": self.story[-20:],
+                "questions": self.questions,
                 "spec": None,
             }
         )
@@ -372,6 +374,7 @@ class Attempts(Book):
         """A child that was cancelled or terminated by a person: its effects are read back from the cluster."""
         how = RecoveryEnd.CANCELLED if is_cancelled_exception(error) else RecoveryEnd.STUCK
         state = await self.describe_left_state()
+        self.native = await self.look_if_possible() or self.native
         self.facts["Left as"] = state
         return RecoveryResult(ended=how, text=f"{name} was ended ({how}); {state}", native=self.native)
 

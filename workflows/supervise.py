@@ -31,6 +31,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.attempts import Attempts
     from workflows.base import Abandoned, StepFailed
 
+REMEMBERED = 500
+"""Evidence keys remembered against repeats, also over continue-as-new."""
 LOOK_EVERY = timedelta(seconds=60)
 """How often the job is looked at without a signal: the net under a lost watch."""
 
@@ -45,11 +47,11 @@ class SuperviseJob(Attempts):
     def __init__(self, inp: SuperviseInput) -> None:
         super().__init__(inp)
         self.inbox: list[Evidence] = []
-        self.seen: set[str] = set()
+        self.seen: dict[str, None] = dict.fromkeys(inp.seen)
         self.orders: list[Order] = []
         self.news: NativeJob | None = None
         self.result = ""
-        self.left_at: int | None = None
+        self.left_at: int | None = inp.left_at
         """Restart count at which a person or a refusal left the job as it is: not taken up again by itself."""
 
     @workflow.run
@@ -59,12 +61,11 @@ class SuperviseJob(Attempts):
             while not self.result:
                 await self.next_event()
                 await self.follow_safely()
-                if workflow.info().is_continue_as_new_suggested() and not self.result:
-                    await workflow.wait_condition(workflow.all_handlers_finished)
-                    workflow.continue_as_new(self.carry_over())
+                await self.begin_anew()
             await self.close()
         except BaseException as error:
             if is_cancelled_exception(error):
+                self.leaving = True
                 await self.leave(f"cancelled at '{self.step}'")
             raise
         return self.result
@@ -86,8 +87,10 @@ class SuperviseJob(Attempts):
         """Something was seen on a node of the job, or about the job."""
         for item in batch.evidence:
             if item.key not in self.seen:
-                self.seen.add(item.key)
+                self.seen[item.key] = None
                 self.inbox.append(item)
+        while len(self.seen) > REMEMBERED:
+            self.seen.pop(next(iter(self.seen)))
 
     @workflow.signal(name=Signal.RECEIPT)
     async def receipt(self, note: ReceiptNote) -> None:
@@ -149,8 +152,21 @@ class SuperviseJob(Attempts):
         where = f"attempt {last.generation} on {', '.join(last.nodes)}" if last else "its first start"
         self.at("watching", waits=where)
 
+    async def begin_anew(self) -> None:
+        """Continue-as-new when the history grows long. Nothing that waits to be handled is left behind."""
+        if self.result or not workflow.info().is_continue_as_new_suggested():
+            return
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        self.stop_if_cancelled()
+        if self.inbox or self.orders or self.news is not None:
+            return
+        workflow.continue_as_new(
+            self.carry_over().model_copy(update={"seen": tuple(self.seen), "left_at": self.left_at})
+        )
+
     async def next_event(self) -> None:
         """Returns when something is to be looked at; looks by itself after a while without signals."""
+        self.stop_if_cancelled()
         try:
             await workflow.wait_condition(
                 lambda: self.news is not None or bool(self.inbox) or bool(self.orders),
