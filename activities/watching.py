@@ -1,5 +1,6 @@
 """One watching activity per cluster: changes become signals to the runbooks they concern."""
 
+import asyncio
 import time
 
 from temporalio import activity
@@ -15,6 +16,7 @@ from activities.registry import implements
 from activities.runtime import Owner
 from activities.search import typed
 from fleet import attributes
+from fleet.errors import TemporaryError
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
 from fleet.model import NativeJob, NodeFacts
@@ -26,7 +28,23 @@ class WatchActivities(Owner):
 
     @implements(api.WATCH)
     async def watch(self, arg: api.WatchIn) -> api.WatchOut:
-        """The full picture first, then changes, for `seconds`. Nothing is kept here: a restart sends it all again."""
+        """The full picture first, then changes, for `seconds`. Nothing is kept here: a restart sends it all again.
+
+        So it ends at once when its worker is told to stop; that worker's grace is for steps that write.
+        """
+        watching = asyncio.create_task(self._watch(arg))
+        stopping = asyncio.create_task(activity.wait_for_worker_shutdown())
+        try:
+            await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not watching.done():
+                raise TemporaryError("this worker stops; the next one begins with the full picture", delay=0.1)
+            return watching.result()
+        finally:
+            watching.cancel()
+            stopping.cancel()
+            await asyncio.gather(watching, stopping, return_exceptions=True)
+
+    async def _watch(self, arg: api.WatchIn) -> api.WatchOut:
         deadline = time.monotonic() + arg.seconds
         told = _Told()
         count = 0
