@@ -6,18 +6,28 @@ Up to the stop everything may be left as it is. Between the stop and the start t
 is safe and is said. After the start the only way is forward.
 """
 
+import asyncio
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import is_cancelled_exception
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities import api
+    from fleet.faults.evidence import Evidence
     from fleet.ledger import Span, Stage
     from fleet.model import FenceReceipt, NodeReceipt, Phase, Progress
     from fleet.orders import StartOrder, StopQuery
     from fleet.plans import recovery_steps
-    from fleet.runbooks import ReceiptNote, RecoveryEnd, RecoveryInput, RecoveryResult, Signal, View
+    from fleet.runbooks import (
+        EvidenceBatch,
+        ReceiptNote,
+        RecoveryEnd,
+        RecoveryInput,
+        RecoveryResult,
+        Signal,
+        View,
+    )
     from workflows.base import Abandoned, Book, StepFailed
 
 PROVE_PATIENCE = 20.0
@@ -37,6 +47,8 @@ class Recovery(Book):
         self.stopped_at: float | None = None
         self.ordered = False
         self.running_here = False
+        self.result = ""
+        self.trouble: list[Evidence] = []
         self.ordered_here = True
 
     def take(self, inp: RecoveryInput) -> None:
@@ -61,6 +73,11 @@ class Recovery(Book):
         if note.cluster == self.inp.cluster and note.receipt.node in self.inp.old.nodes:
             self.receipts[note.receipt.node] = note.receipt
 
+    @workflow.signal(name=Signal.EVIDENCE)
+    def evidence(self, batch: EvidenceBatch) -> None:
+        """Passed on by the job's runbook: trouble on a node of the new attempt ends the wait for its first step."""
+        self.trouble += batch.evidence
+
     # -- the frame
 
     async def recover(self) -> RecoveryResult:
@@ -81,12 +98,15 @@ class Recovery(Book):
             return self.end(RecoveryEnd.STUCK, str(failed))
         except BaseException as error:
             if is_cancelled_exception(error):
-                self.tell(f"cancelled at '{self.step}'; {self.state_now()}")
+                self.leaving = True
+                self.result = f"cancelled at '{self.step}'; {await self.state_seen()}"
+                self.tell(self.result)
             raise
 
     def end(self, how: RecoveryEnd, text: str) -> RecoveryResult:
         """The result, with the state that is left described in it."""
         full = text if how is RecoveryEnd.TRAINING else f"{text}. {self.state_now()}"
+        self.result = full
         self.tell(full)
         self.at(how)
         return RecoveryResult(
@@ -111,6 +131,28 @@ class Recovery(Book):
             )
         return "the job was not touched"
 
+    async def state_seen(self) -> str:
+        """The same by what the cluster shows now: a step that was cancelled may have had its effect."""
+        try:
+            self.native = await self.act(
+                api.READ_JOB,
+                api.OnJob(cluster=self.inp.cluster, native_id=self.native.native_id),
+                cluster=self.inp.cluster,
+                summary="what is left",
+            )
+        except (StepFailed, ActivityError) as failed:
+            return f"{self.state_now()} as far as is known, for the cluster could not be read ({failed})"
+        native, old = self.native, self.inp.old
+        release = f"give it back with `runbook release {self.inp.job}`"
+        if native.phase is Phase.RUNNING and native.restarts == old.restarts:
+            return f"attempt {old.generation} runs on {', '.join(native.nodes)} and was not stopped"
+        if native.phase is Phase.RUNNING:
+            held = f"held against the scheduler's own requeue; {release}" if native.held else "not held by us yet"
+            return f"attempt {self.inp.generation} runs on {', '.join(native.nodes)}, {held}"
+        if native.phase in {Phase.PENDING, Phase.STOPPING} and native.held:
+            return f"the job stays held in the queue of {self.inp.cluster} (native id {native.native_id}); {release}"
+        return f"the job is {native.phase} ({native.reason or 'no reason'}) and not held by us"
+
     def recovery_view(self) -> View:
         """What both kinds of recovery show."""
         return View(
@@ -122,6 +164,7 @@ class Recovery(Book):
             story=self.story,
             verdict=self.inp.verdict,
             op=self.inp.op,
+            result=self.result,
         )
 
     def stage(self, stage: Stage, start: float, note: str = "") -> None:
@@ -224,6 +267,7 @@ class Recovery(Book):
                     asked.add(node)
                     self.tell(f"{node} is not proven clean ({why}); asked its runbook for a fence")
                     await self._ask_for_fence(node, why)
+            self.stop_if_cancelled()
             self.at("fence", waits="; ".join(f"{n}: {w}" for n, w in missing.items()), then="start")
             wait = waits.pop(0) if len(waits) > 1 else waits[0]
             try:
@@ -354,7 +398,30 @@ class Recovery(Book):
         """RUNNING is no progress: done only when a new training step is seen."""
         self.at("first new step", waits="a training step above the resumed one")
         start = self.now()
-        seen = await self.must(
+        waiting = asyncio.create_task(self._wait_step())
+        try:
+            await workflow.wait_condition(lambda: waiting.done() or bool(self._trouble_here()))
+            if not waiting.done():
+                why = "; ".join(f"{e.kind} {e.code or ''} on {e.node}" for e in self._trouble_here()[:3])
+                return self.end(RecoveryEnd.NO_STEP, f"another fault before its first step: {why}")
+            seen = waiting.result()
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        self.stage(Stage.FIRST_STEP, start)
+        self.progress = seen.progress
+        if not seen.ok:
+            return self.end(RecoveryEnd.NO_STEP, seen.why)
+        resumed = "" if seen.progress.resumed_from is None else f", resumed from step {seen.progress.resumed_from}"
+        return self.end(RecoveryEnd.TRAINING, f"training again: step {seen.progress.step}{resumed}")
+
+    def _trouble_here(self) -> tuple[Evidence, ...]:
+        """Evidence about a node that the new attempt runs on, from after its start."""
+        since = self.native.started_at or 0.0
+        return tuple(e for e in self.trouble if e.node in self.native.nodes and (e.happened_at or e.seen_at) >= since)
+
+    async def _wait_step(self) -> api.StepSeen:
+        return await self.must(
             api.WAIT_STEP,
             api.WaitStep(
                 cluster=self.inp.cluster,
@@ -367,9 +434,3 @@ class Recovery(Book):
             cluster=self.inp.cluster,
             summary="wait for the first new step",
         )
-        self.stage(Stage.FIRST_STEP, start)
-        self.progress = seen.progress
-        if not seen.ok:
-            return self.end(RecoveryEnd.NO_STEP, seen.why)
-        resumed = "" if seen.progress.resumed_from is None else f", resumed from step {seen.progress.resumed_from}"
-        return self.end(RecoveryEnd.TRAINING, f"training again: step {seen.progress.step}{resumed}")

@@ -83,14 +83,18 @@ class SuperviseJob(Attempts):
         self.news = native
 
     @workflow.signal(name=Signal.EVIDENCE)
-    def evidence(self, batch: EvidenceBatch) -> None:
-        """Something was seen on a node of the job, or about the job."""
-        for item in batch.evidence:
-            if item.key not in self.seen:
-                self.seen[item.key] = None
-                self.inbox.append(item)
+    async def evidence(self, batch: EvidenceBatch) -> None:
+        """Something was seen on a node of the job, or about the job. A recovery under way hears of it too."""
+        new = tuple({e.key: e for e in batch.evidence if e.key not in self.seen}.values())
+        self.seen |= {e.key: None for e in new}
+        self.inbox += new
         while len(self.seen) > REMEMBERED:
             self.seen.pop(next(iter(self.seen)))
+        if new and self.child is not None:
+            try:
+                await self.child.signal(Signal.EVIDENCE, EvidenceBatch(evidence=new))
+            except FailureError as late:
+                self.tell(f"the recovery could not be told of more evidence: {late}")
 
     @workflow.signal(name=Signal.RECEIPT)
     async def receipt(self, note: ReceiptNote) -> None:
@@ -337,7 +341,8 @@ class SuperviseJob(Attempts):
         elif result.ended is RecoveryEnd.NO_STEP and not self.result:
             self.news = await self.look()
             if self.news.phase is Phase.RUNNING:
-                await self.recover(self.no_step_evidence(result))
+                more, self.inbox = self.mine(self.inbox), []
+                await self.recover((*more, *self.no_step_evidence(result)))
         elif result.ended in {RecoveryEnd.DENIED, RecoveryEnd.GIVEN_UP, RecoveryEnd.CANCELLED}:
             self.leave_as(result.text)
 
