@@ -10,10 +10,7 @@ from fleet.errors import PermanentError, RefusedError
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.faults.parse import exit_evidence, parse_job_log
 from fleet.identity import fleet_name
-from fleet.model import CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState
-
-BOOT_MARGIN = 2.0
-"""Seconds by which a boot must be newer: Slurm's BootTime of one boot was seen to differ by 1 s."""
+from fleet.model import CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
 
 
 class NodeActivities(Owner):
@@ -139,11 +136,6 @@ class NodeActivities(Owner):
             return facts
         shown = f"state {facts.state}, boot {facts.boot}" if facts else "never read"
         raise PermanentError(f"{node} did not come back with a newer boot in {limit:.0f} s ({shown})")
-
-
-def is_newer(facts: NodeFacts, boot: str, booted_at: float) -> bool:
-    """Whether a node shows another and newer boot. Requested is not done; Ready is not rebooted."""
-    return bool(facts.boot) and facts.boot != boot and facts.booted_at > booted_at + BOOT_MARGIN
 
 
 def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:

@@ -144,6 +144,15 @@ class NodeFacts(Value):
         return self.drained and self.op is None
 
 
+BOOT_MARGIN = 2.0
+"""Seconds by which a boot must be newer: Slurm's BootTime of one boot was seen to differ by 1 s."""
+
+
+def is_newer(facts: NodeFacts, boot: str, booted_at: float) -> bool:
+    """Whether a node shows another and newer boot. Requested is not done; Ready is not rebooted."""
+    return bool(facts.boot) and facts.boot != boot and facts.booted_at > booted_at + BOOT_MARGIN
+
+
 class ReceiptGrade(StrEnum):
     """How we know that the ranks of an attempt are gone from a node, strongest first (DESIGN.md law 3)."""
 

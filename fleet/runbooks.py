@@ -174,6 +174,10 @@ class AskInput(Value):
 class WatchInput(Value):
     cluster: str
     routed: int = 0
+    seen: tuple[str, ...] = ()
+    """Keys of evidence that was taken in already."""
+    inbox: tuple[Evidence, ...] = ()
+    """Evidence that came while the run before ended."""
 
 
 class Lease(Value):

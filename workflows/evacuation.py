@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities import api
@@ -124,9 +125,13 @@ class Evacuation(Book):
 
     async def give_lease_back(self) -> None:
         """Only once the node is back, or this runbook ends; a dead holder's lease is freed by the guard."""
-        if self.leased:
-            self.leased = False
+        if not self.leased:
+            return
+        self.leased = False
+        try:
             await self.act(api.RELEASE_LEASE, self._wish(), summary="give the lease back")
+        except StepFailed as failed:
+            self.tell(f"the lease could not be given back, the guard frees it: {failed}")
 
     # -- the evacuation
 
@@ -320,6 +325,19 @@ class Evacuation(Book):
         )
         if outcome.choice is not Choice.APPROVE:
             self.result = f"left isolated: {why}"
+
+    async def leave(self) -> None:
+        """Last words after a cancel; nothing destructive follows it."""
+        self.leaving = True
+        step = self.step
+        try:
+            state = await self.left_state()
+        except ActivityError as error:
+            state = f"the state of {self.inp.node} could not be read ({error})"
+        self.result = f"cancelled at '{step}'; {state}"
+        self.at("left")
+        self.tell(self.result)
+        await self.give_lease_back()
 
     async def left_state(self) -> str:
         """Reads the node once more and says what a person finds."""

@@ -11,7 +11,7 @@ from temporalio.exceptions import is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.faults.evidence import FaultClass
-    from fleet.model import NodeFacts, NodeReceipt, ReceiptGrade
+    from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade, is_newer
     from fleet.people import Choice
     from fleet.plans import isolate_steps, reboot_steps, return_steps
     from fleet.runbooks import VIEW, Evacuated, HealInput, HealRequestNote, Runbook, Signal, View
@@ -29,6 +29,7 @@ class HealNode(Evacuation):
     @workflow.init
     def __init__(self, inp: HealInput) -> None:
         super().__init__(inp)
+        self.checked = NodeFacts(cluster=inp.cluster, node=inp.node, state=NodeState.UNKNOWN)
 
     @workflow.run
     async def run(self, inp: HealInput) -> str:
@@ -40,8 +41,7 @@ class HealNode(Evacuation):
             self.result = f"stopped: {failed}"
         except BaseException as error:
             if is_cancelled_exception(error):
-                self.tell(f"cancelled at '{self.step}'; {await self.left_state()}")
-                await self.give_lease_back()
+                await self.leave()
             raise
         if not self.returned:
             self.result = f"{self.result}. {await self.left_state()}"
@@ -55,8 +55,12 @@ class HealNode(Evacuation):
     async def request(self, note: HealRequestNote) -> None:
         """More evidence, or a job that waits for a fence. The node is isolated, so an older receipt holds for it."""
         self.take_request(note)
-        if self.receipt is not None:
+        if self.receipt is None or workflow.cancellation_reason() is not None:
+            return
+        try:
             await self.hand_out(self.receipt)
+        except (Abandoned, StepFailed) as failed:
+            self.tell(f"{note.fence_for} could not be given its receipt: {failed}")
 
     @workflow.signal(name=Signal.EVACUATED)
     def evacuated(self, note: Evacuated) -> None:
@@ -157,7 +161,7 @@ class HealNode(Evacuation):
         rung = self.verdict.first_rung if self.verdict else "reboot"
         if rung == "person":
             await self.hand_over("the catalogue says that a person must repair this")
-        if rung == "none" or self.result:
+        if self.result or (rung == "none" and not self.powered_off):
             return
         self.at("reboot", waits="a newer boot", then="check")
         policy = await self.policy(self.inp.cluster)
@@ -178,6 +182,10 @@ class HealNode(Evacuation):
     async def reboot(self) -> None:
         """By the scheduler, or by power where the node's daemon does not answer or the first way fails."""
         facts = await self.facts_now()
+        if not self.powered_off and facts.responding and is_newer(facts, self.boot_before, self.booted_before):
+            self.tell(f"superseded: somebody else booted it ({self.boot_before} -> {facts.boot}); not rebooted again")
+            await self.booted(facts)
+            return
         policy = await self.policy(self.inp.cluster)
         if self.powered_off or not facts.responding:
             await self.power_cycle()
@@ -241,6 +249,7 @@ class HealNode(Evacuation):
         """Ready is not healthy: only a passed check lets it back."""
         self.at("check", waits="the quick check", then="return")
         while True:
+            self.checked = await self.facts_now()
             result = await self.must(
                 api.CHECK_NODE,
                 api.Check(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
@@ -264,8 +273,14 @@ class HealNode(Evacuation):
                 return
 
     async def bring_back(self) -> None:
-        """Only after a passed check, and only what carries our mark."""
+        """Only the boot that passed the check, and only what carries our mark."""
         self.at("return")
+        while is_newer(facts := await self.facts_now(), self.checked.boot, self.checked.booted_at):
+            self.tell(f"superseded: the boot that was checked is gone ({self.checked.boot} -> {facts.boot})")
+            await self.check()
+            if self.result:
+                return
+            self.at("return")
         if self.foreign:
             self.result = f"repaired and checked; it stays drained by its owner ('{self.foreign}')"
             self.returned = True

@@ -32,8 +32,8 @@ class WatchCluster(Book):
         super().__init__()
         self.inp = inp
         self.routed = inp.routed
-        self.inbox: list[Evidence] = []
-        self.seen: dict[str, None] = {}
+        self.inbox: list[Evidence] = list(inp.inbox)
+        self.seen: dict[str, None] = dict.fromkeys(inp.seen)
         self.headline = f"Watch over {inp.cluster}"
 
     @workflow.run
@@ -53,7 +53,14 @@ class WatchCluster(Book):
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
                 await workflow.wait_condition(workflow.all_handlers_finished)
-                workflow.continue_as_new(WatchInput(cluster=self.inp.cluster, routed=self.routed))
+                workflow.continue_as_new(
+                    WatchInput(
+                        cluster=self.inp.cluster,
+                        routed=self.routed,
+                        inbox=tuple(self.inbox),
+                        seen=tuple(self.seen),
+                    )
+                )
 
     @workflow.signal(name=Signal.EVIDENCE)
     def evidence(self, batch: EvidenceBatch) -> None:
@@ -93,26 +100,38 @@ class WatchCluster(Book):
                 wait = min(wait * 2, 60.0)
 
     async def _route(self, batch: tuple[Evidence, ...]) -> None:
-        """Records everything, then sends it on, subject by subject."""
-        self.routed += len(batch)
-        try:
+        """Records everything, then sends it on, subject by subject; what fails for one holds up no other."""
+        nodes = sorted({e.node for e in batch if e.node})
+        parts = [tuple(e for e in batch if e.node == node) for node in nodes]
+        parts.append(tuple(e for e in batch if not e.node))
+        for part in filter(None, parts):
+            try:
+                await self._route_part(part)
+                self.routed += len(part)
+            except StepFailed as failed:
+                if failed.refused:
+                    self.tell(f"evidence dropped, nothing was done about it: {failed}")
+                    continue
+                self.tell(f"evidence could not be routed: {failed}")
+                self.inbox = [*part, *self.inbox]
+                await workflow.sleep(10, summary="before the evidence is routed again")
+
+    async def _route_part(self, part: tuple[Evidence, ...]) -> None:
+        """All about one node, or all about jobs."""
+        await self.act(
+            api.RECORD_EVIDENCE,
+            api.EvidenceIn(cluster=self.inp.cluster, evidence=part),
+            summary=f"record {len(part)} pieces of evidence",
+        )
+        if part[0].node:
+            await self._route_node(part[0].node, part)
+            return
+        for job in sorted({e.job for e in part if e.job}):
             await self.act(
-                api.RECORD_EVIDENCE,
-                api.EvidenceIn(cluster=self.inp.cluster, evidence=batch),
-                summary=f"record {len(batch)} pieces of evidence",
+                api.TELL_JOB,
+                api.TellJob(job=job, signal=Signal.EVIDENCE, evidence=tuple(e for e in part if e.job == job)),
+                summary=f"tell {job}",
             )
-            for node in sorted({e.node for e in batch if e.node}):
-                await self._route_node(node, tuple(e for e in batch if e.node == node))
-            for job in sorted({e.job for e in batch if e.job and not e.node}):
-                await self.act(
-                    api.TELL_JOB,
-                    api.TellJob(job=job, signal=Signal.EVIDENCE, evidence=tuple(e for e in batch if e.job == job)),
-                    summary=f"tell {job}",
-                )
-        except StepFailed as failed:
-            self.tell(f"evidence could not be routed: {failed}")
-            self.inbox = [*batch, *self.inbox]
-            await workflow.sleep(10, summary="before the evidence is routed again")
 
     async def _route_node(self, node: str, batch: tuple[Evidence, ...]) -> None:
         """Judges what was seen on a node: hardware starts its repair, which tells the jobs on it; anything else
