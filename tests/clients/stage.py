@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from activities.backends.sim import SimBackend, SimSettings
+from activities.backends.sim.faults import Faults
 from clients.app import main, make_app
 from clients.embedded import HOME_VARIABLE, ServerInfo
 from tests.temporal.waiting import wait
@@ -72,6 +73,9 @@ class Stage:
             assert f"  {step}: auto" in text
             text = text.replace(f"  {step}: auto", f"  {step}: {mode}")
         self.fleet.write_text(text)
+
+    def faults(self, cluster: str) -> Faults:
+        return Faults(self.home / "world.sqlite", cluster)
 
     def backend(self, cluster: str) -> SimBackend:
         return SimBackend(cluster, SimSettings(path=self.home / "world.sqlite"))

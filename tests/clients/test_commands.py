@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from fleet.model import NativeJob, NodeFacts
+from fleet.model import NativeJob, NodeFacts, Phase
+from fleet.orders import JobSpec
 from tests.clients.stage import XID_79, Invoke, Ran, Stage, process
 from tests.temporal.waiting import wait
 
@@ -209,6 +210,28 @@ def test_a_report_that_does_not_exist_is_said(stage: Stage, invoke: Invoke) -> N
     assert "no report of beta/beta1 yet" in invoke("report", "beta/beta1").err
 
 
+def person_submits(stage: Stage, name: str) -> str:
+    """By plain means, without a word of ours; the native id once it runs."""
+    spec = JobSpec(job=name, name="plain", script=stage.script.read_text().replace("nodes=2", "nodes=1"))
+    native_id = stage.faults("beta").person_submit(spec)
+    wait(lambda: native(stage, "beta", native_id).phase is Phase.RUNNING)
+    return native_id
+
+
+def test_an_order_on_a_job_that_is_not_supervised_adopts_it(stage: Stage, invoke: Invoke) -> None:
+    first, second = person_submits(stage, "p1"), person_submits(stage, "p2")
+    refused(invoke("start", "failover", "beta/plain", "--reason", "x"), 2, f"beta/{first}", f"beta/{second}")
+    dry = invoke("start", "failover", f"beta/{first}", "--reason", "x", "--dry-run", "-o", "json").json
+    assert "adopts it" in dry["notes"][0]
+    assert not native(stage, "beta", first).held
+    ordered = invoke("start", "failover", f"beta/{first}", "--reason", "my wish", "-o", "json")
+    assert ordered.code == 0, ordered.err
+    moved = until_attempt(invoke, ordered.json["id"], 2)
+    assert moved["rung"] == "in_cluster"
+    assert native(stage, "beta", first).restarts == 1
+    assert native(stage, "beta", second).restarts == 0
+
+
 # -- watching
 
 
@@ -322,8 +345,11 @@ def test_release_of_a_node_takes_our_mark_away_and_leaves_a_foreign_drain(stage:
     assert back.code == 0, back.err
     assert "our mark gpu-runbooks:abcdefg is gone" in back.out
     assert not node(stage, "beta", "beta4").drained
+    stage.faults("beta").person_drain("beta4", "bad fan, ask Ann")
     left = invoke("release", "beta/beta4", "--error-unchanged")
-    assert (left.code, "no mark of ours" in left.out) == (3, True)
+    assert (left.code, "drained by somebody else ('bad fan, ask Ann')" in left.out) == (3, True)
+    assert node(stage, "beta", "beta4").foreign_drain
+    stage.faults("beta").person_undrain("beta4")
     refused(invoke("release", "beta/nope"), 2, "no node 'nope'", "no job of that cluster")
 
 
