@@ -1,8 +1,8 @@
 """The quick check of a node: are all its GPUs there, and does the driver answer for each of them?
 
 Run on the node, inside the job that a check suite is: `python -m agents.check --expect 8`. Prints one JSON line
-`{"ok": bool, "gpus": n, "detail": text}`. Exit code 0 passed, 1 failed, 2 could not run: a checker that cannot run says
-nothing about the node. Needs the extra `node` (nvidia-ml-py) and NVIDIA's driver library.
+`{"ok": bool, "gpus": n, "detail": text}`. Exit code 0 passed, 1 failed, 2 could not run: a checker that cannot run
+says nothing about the node. Needs the extra `node` (nvidia-ml-py) and NVIDIA's driver library.
 """
 
 import argparse
