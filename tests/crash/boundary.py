@@ -1,0 +1,161 @@
+"""Step boundaries of `FailoverInCluster`, the faults that hit there, and the worker's interceptor that lets them."""
+
+import os
+import signal
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from temporalio import activity, workflow
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    ExecuteWorkflowInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from fleet.model import Value
+from fleet.runbooks import Runbook
+
+WORKFLOW = "the runbook"
+"""As a step: its first and its last workflow task."""
+STEPS = (
+    WORKFLOW,
+    "request_checkpoint",
+    "stop_job",
+    "prove_stopped",
+    "tell_node",
+    "start_attempt",
+    "wait_running",
+    "wait_step",
+)
+"""Every step of an undisturbed failover, in order; a test compares them with its history."""
+WRITES = ("request_checkpoint", "stop", "start_attempt", "settle_attempt")
+"""The writes of the port that these steps make, each in the middle of its step."""
+CALL = "crash_point"
+"""Name of the function that the workflow side of the interceptor calls outside its sandbox."""
+
+
+class Fault(StrEnum):
+    """What happens once, at one boundary."""
+
+    WORKER_KILLED = "worker killed"
+    SERVER_KILLED = "server killed"
+    WORKER_FROZEN = "worker frozen"
+    """SIGSTOP beside a second worker; it goes on 8 s later, when others have done its step."""
+    WORKER_SLEPT = "worker slept"
+    """The same, but it goes on only when the recovery is over: the latest clone of a step there can be."""
+    ANSWER_LOST = "answer lost"
+    """The next write to the cluster happens and its answer does not come back."""
+
+
+class Boundary(Value):
+    """Just before or just after a step's body, or after a write in the middle of it."""
+
+    step: str
+    side: Literal["before", "after", "after its write"]
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.step}"
+
+
+FREEZES = {Fault.WORKER_FROZEN, Fault.WORKER_SLEPT}
+
+BOUNDARIES = tuple(Boundary(step=step, side=side) for step in STEPS for side in ("before", "after"))
+IN_THE_MIDDLE = tuple(Boundary(step=step, side="after its write") for step in WRITES)
+
+
+class Case(Value):
+    """One run. Without a boundary nothing happens to it."""
+
+    boundary: Boundary | None = None
+    fault: Fault | None = None
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.boundary}" if self.fault else "undisturbed"
+
+
+class CrashPoint:
+    """Lets the case's fault happen, once in all workers of the case: the first to come makes the marker file."""
+
+    def __init__(self, case: Case, marker: Path, server_pid: Callable[[], int], lose_answer: Callable[[], None]):
+        self.case = case
+        self.marker = marker
+        self.server_pid = server_pid
+        self.lose_answer = lose_answer
+        self.met = False
+
+    def went_on(self) -> None:
+        """After a freeze: the worker that met the boundary has ended the step that it was in."""
+        if self.met:
+            self.marker.with_suffix(".over").touch()
+
+    def __call__(self, step: str, side: str) -> None:
+        boundary = self.case.boundary
+        if boundary is None or (boundary.step, boundary.side) != (step, side):
+            return
+        try:
+            with self.marker.open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return
+        self.met = True
+        match self.case.fault:
+            case Fault.WORKER_KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case Fault.SERVER_KILLED:
+                os.kill(self.server_pid(), signal.SIGKILL)
+            case Fault.WORKER_FROZEN | Fault.WORKER_SLEPT:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            case Fault.ANSWER_LOST:
+                self.lose_answer()
+
+
+class KillAt(Interceptor):
+    """Calls the crash point around each step of `FailoverInCluster`, and at its first and last workflow task."""
+
+    def __init__(self, point: CrashPoint) -> None:
+        self.point = point
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - the SDK's name
+        return _Steps(next, self.point)
+
+    def workflow_interceptor_class(self, input: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:  # noqa: A002 - the SDK's name
+        input.unsafe_extern_functions[CALL] = self.point
+        return _Runbook
+
+
+class _Steps(ActivityInboundInterceptor):
+    def __init__(self, following: ActivityInboundInterceptor, point: CrashPoint) -> None:
+        super().__init__(following)
+        self.point = point
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's name
+        info = activity.info()
+        if info.workflow_type != Runbook.FAILOVER:
+            return await super().execute_activity(input)
+        self.point(info.activity_type, "before")
+        try:
+            result = await super().execute_activity(input)
+            self.point(info.activity_type, "after")
+        finally:
+            self.point.went_on()
+        return result
+
+
+class _Runbook(WorkflowInboundInterceptor):
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
+        if workflow.info().workflow_type != Runbook.FAILOVER:
+            return await super().execute_workflow(input)
+        point: Any = workflow.extern_functions()[CALL]
+        with workflow.unsafe.sandbox_unrestricted():
+            point(WORKFLOW, "before")
+            point.went_on()
+        result = await super().execute_workflow(input)
+        with workflow.unsafe.sandbox_unrestricted():
+            point(WORKFLOW, "after")
+            point.went_on()
+        return result
