@@ -1,0 +1,186 @@
+"""One job: what we can do for it when something breaks, and what we cannot."""
+
+from pathlib import Path
+
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from activities.backends.factory import make_backend
+from activities.backends.port import ClusterBackend
+from activities.backends.slurm.jobs import requeue_fix
+from clients.errors import usage
+from fleet.errors import FleetError
+from fleet.identity import fleet_name, job_workflow_id
+from fleet.model import NativeJob, Phase
+from fleet.policy import Policy
+from workers.doctor_checks import Area, Check
+from workers.doctor_temporal import described
+
+
+async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | None) -> tuple[Check, ...]:
+    """`text`: fleet name, `job/NAME`, native id or the user's own name, with `CLUSTER/` before it where needed.
+
+    Raises CliError (usage) when no cluster has it, or several have.
+    """
+    cluster, name = _parts(text, policy)
+    backends = {c: make_backend(c, policy, folder) for c in ((cluster,) if cluster else policy.clusters)}
+    try:
+        backend, job = await _found(name, backends)
+        area = Area(job_workflow_id(fleet_name(job)))
+        return (
+            area.ok(
+                "found", f"{job.cluster}/{job.native_id} ({job.name}) is {job.phase} on {','.join(job.nodes) or '-'}"
+            ),
+            opt_in(area, job),
+            *await area.tried("runbook", lambda: runbook(area, job, client)),
+            held(area, job),
+            restartable(area, job),
+            checkpoint_signal(area, job),
+            generation_check(area, job),
+            total_steps(area, job),
+            checkpoint_root(area, job, policy.cluster(job.cluster).checkpoint_roots),
+            *await area.tried("log", lambda: log(area, job, backend)),
+        )
+    finally:
+        for backend in backends.values():
+            await backend.close()
+
+
+def _parts(text: str, policy: Policy) -> tuple[str | None, str]:
+    text = text.removeprefix("job/")
+    cluster, slash, name = text.partition("/")
+    if not slash:
+        return None, text
+    policy.cluster(cluster)
+    return cluster, name
+
+
+async def _found(name: str, backends: dict[str, ClusterBackend]) -> tuple[ClusterBackend, NativeJob]:
+    failed: list[str] = []
+    seen: list[tuple[ClusterBackend, NativeJob]] = []
+    for cluster, backend in backends.items():
+        try:
+            seen += [(backend, job) for job in await backend.jobs(0.0)]
+        except FleetError as error:
+            failed.append(f"{cluster} could not be asked: {error}")
+    for same in (lambda j: fleet_name(j) == name, lambda j: j.native_id == name, lambda j: j.name == name):
+        matches = [(backend, job) for backend, job in seen if same(job)]
+        live = [pair for pair in matches if not pair[1].phase.ended] or matches
+        if len(live) == 1:
+            return live[0]
+        if live:
+            several = ", ".join(f"{job.cluster}/{job.native_id}" for _, job in live)
+            raise usage(f"several jobs are called {name!r}: give one of {several}")
+    asked = f"none in {', '.join(backends)}"
+    raise usage("; ".join([f"no job {name!r}: {asked}", *failed]))
+
+
+def opt_in(area: Area, job: NativeJob) -> Check:
+    if job.tokens.supervise or job.key:
+        return area.ok("opt-in", "asks for supervision")
+    return area.warn(
+        "opt-in",
+        "does not ask for supervision, so it is left alone",
+        "gpu-runbooks.io/supervise in its comment, or `runbook start failover` by a person",
+    )
+
+
+async def runbook(area: Area, job: NativeJob, client: Client | None) -> Check:
+    name = job_workflow_id(fleet_name(job))
+    if client is None:
+        return area.warn(
+            "runbook", "Temporal cannot be asked, so nobody knows whether it is supervised", "runbook doctor"
+        )
+    seen = await described(client, name)
+    if seen is not None and seen.status is WorkflowExecutionStatus.RUNNING:
+        return area.ok("runbook", f"{name} runs")
+    if job.adopted and not job.phase.ended:
+        return area.fail(
+            "runbook",
+            f"{name} does not run, and the job carries our mark: nobody will start it again",
+            "runbook release JOB",
+        )
+    return area.warn("runbook", f"{name} does not run: nobody supervises it")
+
+
+def held(area: Area, job: NativeJob) -> Check:
+    """Adopted and held, so that only we start its next attempt."""
+    if not job.adopted:
+        return area.warn(
+            "hold", "not adopted: Slurm requeues it by itself, before anybody knows that its ranks are gone"
+        )
+    if job.held or job.phase.ended or (job.phase is Phase.PENDING and job.restarts == 0):
+        return area.ok("hold", "adopted and held" if job.held else "adopted; it is held once it runs")
+    return area.fail(
+        "hold",
+        "adopted and NOT held: Slurm may start a second attempt while an old rank still runs",
+        "its runbook holds it again at the next look; if it does not: scontrol hold",
+    )
+
+
+def restartable(area: Area, job: NativeJob) -> Check:
+    if job.batch and job.requeueable:
+        return area.ok("requeue", "a batch job that may be requeued")
+    return area.fail("requeue", "it cannot be started again by us", requeue_fix(job))
+
+
+def checkpoint_signal(area: Area, job: NativeJob) -> Check:
+    if job.tokens.checkpoint_signal:
+        return area.ok("checkpoint signal", f"{job.tokens.checkpoint_signal}: it saves before a stop")
+    return area.warn(
+        "checkpoint signal",
+        "declares none and is never signalled: a stop loses the steps since its last save",
+        "gpu-runbooks.io/checkpoint-signal=USR1 in its comment, where it has a handler",
+    )
+
+
+def generation_check(area: Area, job: NativeJob) -> Check:
+    """Whether a late writer of an older attempt could spoil the newest checkpoint."""
+    if job.tokens.generation_check:
+        return area.ok(
+            "late writer",
+            "its writer checks its generation: a late rank refuses to write and cannot spoil a checkpoint",
+        )
+    return area.warn(
+        "late writer",
+        "its writer does not say that it checks its generation: a rank that outlives its attempt COULD SPOIL the "
+        "newest checkpoint. No attempt of ours starts before a fence receipt, but a person's or Slurm's own may",
+        "compare GPU_RUNBOOKS_EPOCH and SLURM_RESTART_COUNT before each write, then declare "
+        "gpu-runbooks.io/generation-check=yes",
+    )
+
+
+def total_steps(area: Area, job: NativeJob) -> Check:
+    if job.tokens.total_steps:
+        return area.ok("total steps", str(job.tokens.total_steps))
+    return area.warn(
+        "total steps",
+        "not declared: a resume at an absurd step is not recognised by its number",
+        "gpu-runbooks.io/total-steps=N in its comment",
+    )
+
+
+def checkpoint_root(area: Area, job: NativeJob, roots: tuple[str, ...]) -> Check:
+    root = job.tokens.checkpoint
+    if root is None:
+        return area.warn("checkpoint root", "not declared", "gpu-runbooks.io/checkpoint=/PATH in its comment")
+    if not any(Path(root).is_relative_to(allowed) for allowed in roots):
+        return area.warn("checkpoint root", f"{root} is under none of the cluster's checkpoint_roots", "fleet.yaml")
+    return area.ok("checkpoint root", root)
+
+
+async def log(area: Area, job: NativeJob, backend: ClusterBackend) -> Check:
+    """Its own output is how a new training step is seen."""
+    progress = await backend.progress(job.native_id, job.restarts)
+    if progress.step is not None:
+        return area.ok(
+            "log", f"readable, at step {progress.step}" + (f", saved {progress.saved}" if progress.saved else "")
+        )
+    if job.phase is Phase.PENDING:
+        return area.ok("log", "it has not run yet")
+    if await backend.log_tail(job.native_id, 1):
+        return area.warn("log", "readable, but it shows no step of this attempt", "print steps as docs/lab.md shows")
+    return area.fail(
+        "log",
+        "nothing readable: without it no new step is ever seen, and a recovery cannot be called done",
+        "its output must be a plain file of the job's user that this machine can read, or gpu-runbooks.io/log=/PATH",
+    )
