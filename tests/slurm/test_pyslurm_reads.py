@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -257,3 +258,8 @@ async def test_without_pyslurm_auto_takes_the_commands_and_pyslurm_says_what_to_
 
 async def test_no_interpreter_is_no_pyslurm(tmp_path: Path) -> None:
     assert await pyslurm_version(PyslurmChild(commands(tmp_path, "gold"), str(tmp_path / "nothing"))) is None
+
+
+def test_a_child_ends_when_its_parent_is_gone(tmp_path: Path) -> None:
+    child = subprocess.run([python_with_stub(tmp_path), "-I", str(CHILD)], input="", capture_output=True, timeout=30)
+    assert (child.returncode, child.stdout) == (0, b"")
