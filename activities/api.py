@@ -377,6 +377,8 @@ class NotifyIn(Value):
     question: Question
     workflow_id: str
     link: str = ""
+    delivery: str = ""
+    """Names this delivery: alike in each retry, another one for a reminder."""
 
 
 class WatchIn(Value):
@@ -452,7 +454,7 @@ TELL_JOB = Activity("tell_job", TellJob, Told, _s(20), _s(600))
 TELL_NODE = Activity("tell_node", TellNode, Told, _s(20), _s(600))
 SAVE_REPORT = Activity("save_report", ReportIn, Nothing, _s(20), _s(3600))
 VERIFY_ANSWER = Activity("verify_answer", VerifyIn, Verified, _s(20), _s(120))
-NOTIFY = Activity("notify", NotifyIn, Told, _s(60), _s(1800))
+NOTIFY = Activity("notify", NotifyIn, Told, _s(25), _s(30))
 WATCH = Activity("watch_cluster", WatchIn, WatchOut, timedelta(hours=2), timedelta(hours=3))
 WAIT_UNFROZEN = Activity("wait_unfrozen", OnNode, Nothing, timedelta(days=30), timedelta(days=30))
 

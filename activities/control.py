@@ -2,7 +2,6 @@
 
 import time
 
-from temporalio import activity
 from temporalio.client import Client, RPCError, WithStartWorkflowOperation, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCStatusCode
@@ -242,13 +241,12 @@ class ControlActivities(Owner):
     @implements(api.NOTIFY)
     async def notify(self, arg: api.NotifyIn) -> api.Told:
         """Runs the policy's hook; without one nobody is told, and the question says so."""
-        info = activity.info()
         return await people.notify(
             arg.question,
             arg.workflow_id,
             arg.link,
             self.runtime.policy().notify,
-            delivery=f"{info.workflow_id}#{info.activity_id}",
+            delivery=arg.delivery,
         )
 
 

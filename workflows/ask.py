@@ -14,6 +14,8 @@ with workflow.unsafe.imports_passed_through():
 
 REMIND_AT = 0.5
 """Part of the time to the expiry after which the hook is called once more."""
+NOTIFY_AGAIN = (30.0, 60.0, 120.0, 300.0)
+"""Seconds until a hook that failed is called again; the last one repeats until the question ends."""
 
 
 @workflow.defn(name=Runbook.ASK)
@@ -64,21 +66,36 @@ class AskHuman(Book):
         return self.outcome
 
     async def _notify(self) -> None:
-        """Wakes someone, now and at half time. A hook that fails is visible here; the question stays open."""
+        """Wakes someone, now and at half time."""
         half = (self.question.expires_at - self.now()) * REMIND_AT
-        for wait in (0.0, half):
-            if wait:
-                await workflow.sleep(wait, summary="remind at half time")
+        await self._wake("first")
+        await workflow.sleep(half, summary="remind at half time")
+        await self._wake("reminder")
+
+    async def _wake(self, which: str) -> None:
+        """A hook that fails is shown on the page and called again, for as long as the question is open."""
+        me = workflow.info().workflow_id
+        waits = list(NOTIFY_AGAIN)
+        while True:
             try:
                 told = await self.act(
                     api.NOTIFY,
-                    api.NotifyIn(question=self.question, workflow_id=workflow.info().workflow_id, link=self.link),
+                    api.NotifyIn(
+                        question=self.question,
+                        workflow_id=me,
+                        link=self.link,
+                        delivery=f"{me}#{self.question.plan.op}#{which}",
+                    ),
                     summary="wake someone",
                 )
-                self.tell("someone was notified" if told.delivered else "no notification hook is configured")
             except StepFailed as failed:
                 self.facts["Notification FAILED"] = str(failed)
-                self.tell(f"NOTIFICATION FAILED: {failed}")
+                self.tell(f"NOTIFICATION FAILED, tried again: {failed}")
+                await workflow.sleep(waits.pop(0) if len(waits) > 1 else waits[0], summary="call the hook again")
+                continue
+            self.facts.pop("Notification FAILED", None)
+            self.tell("someone was notified" if told.delivered else "no notification hook is configured")
+            return
 
     def _describe(self) -> None:
         question = self.question

@@ -1,4 +1,4 @@
-"""A stage for runbooks: a Temporal namespace, a simulated fleet and a policy of its own, and a worker in this process.
+"""A stage for runbooks: a Temporal namespace, a simulated fleet, a policy and a worker in this process, all its own.
 
 What a test asks of it is the effect: the fleet's journal, its nodes, checkpoints, stored reports, and what a person
 reads of a runbook.
@@ -12,14 +12,14 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import AddSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle, WorkflowHistory
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.backends.sim import ClusterShape, SimBackend, SimSettings, create_world
 from activities.backends.sim.faults import Faults
@@ -34,6 +34,7 @@ from fleet.identity import job_workflow_id, node_workflow_id
 from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.orders import JobSpec
 from fleet.people import Answer, Choice, Outcome, Question
+from fleet.policy import Step
 from fleet.report import Report
 from fleet.runbooks import (
     VIEW,
@@ -70,23 +71,13 @@ LIMITS = {
     "run_timeout": "15s",
     "question_expiry": "1h",
 }
-STEPS = (
-    "isolate",
-    "evacuate",
-    "fence",
-    "reboot",
-    "check",
-    "return",
-    "restart_in_place",
-    "failover_in_cluster",
-    "adopt",
-)
 PATIENCE = 25.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
 HISTORIES = Path(__file__).with_name("histories")
 RECORDING = "GPU_RUNBOOKS_RECORD"
 
 Handle = WorkflowHandle[Any, Any]
+T = TypeVar("T")
 
 
 class Stage:
@@ -121,7 +112,7 @@ class Stage:
         more: str = "",
     ) -> None:
         """Every step automatic, with the changes given. May be called again while runbooks run."""
-        all_modes = {step: "auto" for step in STEPS} | dict(modes or {})
+        all_modes = dict.fromkeys(map(str, Step), "auto") | dict(modes or {})
         rows = [
             "version: 1",
             "clusters:",
@@ -162,7 +153,9 @@ class Stage:
 
     # -- jobs
 
-    def spec(self, job: str = "train", *, tokens: str = "", signal: bool = True, **directives: object) -> JobSpec:
+    def spec(
+        self, job: str = "train", *, tokens: str = "", signal: bool = True, **directives: int | float | str
+    ) -> JobSpec:
         """Two nodes, many quick steps, a checkpoint every ten; `directives` change it."""
         given: dict[str, object] = {"nodes": 2, "steps": 100_000, "step_time": 0.05, "checkpoint_every": 10}
         given |= {"save_time": 0.05, "load_time": 0.1, **directives}
@@ -172,9 +165,9 @@ class Stage:
         script = f"#!/bin/sh\n#SIM {' '.join(f'{k}={v}' for k, v in given.items())}\n"
         return JobSpec(job=job, name="train", script=script, comment=" ".join(words))
 
-    async def supervise(self, job: str = "train", *, spec: JobSpec | None = None, **directives: object) -> str:
+    async def supervise(self, job: str = "train", *, spec: JobSpec | None = None) -> str:
         """A person submits a job that asks for supervision; returns its native id once it is adopted and saved."""
-        native_id = self.faults.person_submit(spec or self.spec(job, **directives))
+        native_id = self.faults.person_submit(spec or self.spec(job))
         await self.until(lambda: self.faults.effects("adopt", native_id), f"{job} is adopted")
         await self.until(lambda: self.faults.checkpoints(native_id), f"{job} has a checkpoint")
         await self.at_step(job_workflow_id(job), "watching")
@@ -209,13 +202,10 @@ class Stage:
             view = await self.view(job_workflow_id(job))
             ledger = view.ledger
             last = ledger.last if ledger else None
-            return (
-                view
-                if last and last.generation == attempts and last.progress.step and view.step == "watching"
-                else None
-            )
+            done = last and last.generation == attempts and last.progress.step and view.step == "watching"
+            return view if done else None
 
-        view = await self.until(there, f"{job} trains in attempt {attempts}")
+        view = await self.wait(there, f"{job} trains in attempt {attempts}")
         assert (await self.native(native_id)).phase is Phase.RUNNING
         return view
 
@@ -258,7 +248,8 @@ class Stage:
         return self.client.get_workflow_handle(workflow_id)
 
     async def view(self, workflow_id: str) -> View:
-        return await self.handle(workflow_id).query(VIEW, result_type=View)
+        view: View = await self.handle(workflow_id).query(VIEW, result_type=View)
+        return view
 
     async def runs(self, workflow_id: str) -> bool:
         try:
@@ -274,7 +265,7 @@ class Stage:
                 return None
             return view if view.step in steps else None
 
-        return await self.until(there, f"{workflow_id} is at {' or '.join(steps)}")
+        return await self.wait(there, f"{workflow_id} is at {' or '.join(steps)}")
 
     async def result(self, workflow_id: str) -> Any:
         """The runbook's own result; its failure is raised."""
@@ -288,7 +279,7 @@ class Stage:
                 return None
             return status if status is not WorkflowExecutionStatus.RUNNING else None
 
-        return await self.until(there, f"{workflow_id} has ended")
+        return await self.wait(there, f"{workflow_id} has ended")
 
     async def page(self, workflow_id: str) -> str:
         """What the Temporal UI shows as current details, Markdown."""
@@ -325,7 +316,7 @@ class Stage:
             except RPCError:
                 return None
 
-        return await self.until(there, f"{workflow_id} asks a person")
+        return await self.wait(there, f"{workflow_id} asks a person")
 
     async def answer(
         self, question: Question, choice: Choice, by: str = "grace", *, changed: Mapping[str, object] | None = None
@@ -347,29 +338,32 @@ class Stage:
     # -- waiting
 
     async def until(
-        self, look: Callable[[], Any | Awaitable[Any]], what: str, limit: float = PATIENCE, every: float = 0.05
-    ) -> Any:
+        self, look: Callable[[], T | Awaitable[T]], what: str, limit: float = PATIENCE, every: float = 0.05
+    ) -> T:
         """Looks until it is true and returns that; a failing worker ends it at once."""
         deadline = time.monotonic() + limit
         while True:
             found = look()
-            if inspect.isawaitable(found):
-                found = await found
-            if found:
-                return found
+            seen = await found if inspect.isawaitable(found) else found
+            if seen:
+                return cast(T, seen)
             if self._worker is not None and self._worker.done():
                 self._worker.result()
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             await asyncio.sleep(every)
 
-    async def stays(self, look: Callable[[], Any | Awaitable[Any]], what: str, seconds: float = 1.5) -> None:
+    async def wait(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
+        """Looks until there is something; returns it."""
+        found = await self.until(look, what)
+        assert found is not None
+        return found
+
+    async def stays(self, look: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 1.5) -> None:
         """For what must not happen: true over the whole time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = look()
-            if inspect.isawaitable(found):
-                found = await found
-            assert found, f"did not stay: {what}"
+            assert await found if inspect.isawaitable(found) else found, f"did not stay: {what}"
             await asyncio.sleep(0.1)
 
     # -- histories
@@ -390,9 +384,7 @@ def write_history(history: WorkflowHistory, name: str) -> None:
 
 def _without_identity(value: Any) -> Any:
     if isinstance(value, dict):
-        return {
-            k: "recorded" if k in {"identity", "binaryChecksum"} else _without_identity(v) for k, v in value.items()
-        }
+        return {k: "recorded" if k == "identity" else _without_identity(v) for k, v in value.items()}
     return [_without_identity(v) for v in value] if isinstance(value, list) else value
 
 
@@ -406,9 +398,16 @@ async def make_namespace(address: str, name: str) -> str:
         "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
         "Bool": IndexedValueType.INDEXED_VALUE_TYPE_BOOL,
     }
-    await client.operator_service.add_search_attributes(
-        AddSearchAttributesRequest(
-            namespace=name, search_attributes={attribute: kinds[kind] for attribute, kind in ATTRIBUTES.items()}
-        )
+    wanted = AddSearchAttributesRequest(
+        namespace=name, search_attributes={attribute: kinds[kind] for attribute, kind in ATTRIBUTES.items()}
     )
-    return name
+    for _ in range(100):
+        try:
+            await client.operator_service.add_search_attributes(wanted)
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            await asyncio.sleep(0.05)  # its own cache does not know the new namespace yet
+        else:
+            return name
+    raise AssertionError(f"the server never learned of the namespace {name}")

@@ -28,6 +28,7 @@ async def test_a_lost_gpu_moves_the_job_excludes_the_node_and_heals_it(stage: St
     assert effects.index("stop") < effects.index("start_attempt") < effects.index("reboot")
     assert stage.faults.most_attempts_alive(native_id) == 1
     assert (await stage.native(native_id)).adopted
+    assert view.ledger
     first = view.ledger.attempts[0]
     assert first.verdict
     assert first.verdict.fault is FaultClass.HARDWARE
