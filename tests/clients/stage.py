@@ -96,13 +96,13 @@ def invoker(capsys: pytest.CaptureFixture[str]) -> Invoke:
     return invoke
 
 
-def process(stage: Stage, argv: Sequence[str]) -> "subprocess.Popen[str]":
+def process(stage: Stage, argv: Sequence[str], stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
     """Runs the CLI as a process of its own."""
     return subprocess.Popen(
         [*RUNBOOK, *argv],
         cwd=stage.home,
         env=stage.env(),
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

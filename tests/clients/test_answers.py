@@ -1,10 +1,11 @@
 """Answers from the command line: who may give one, when it counts, and which question is meant."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
-from tests.clients.stage import Invoke, Ran, Stage
+from tests.clients.stage import Invoke, Ran, Stage, process
 from tests.require import needs_program
 from tests.temporal.waiting import wait
 
@@ -79,6 +80,23 @@ def test_nobody_is_asked_blindly_without_a_terminal(stage: Stage, invoke: Invoke
     refused(invoke("approve", question, "--reason", "x", "--yes", "--choice", "retry"), 2, "approve, deny")
     assert outcome(invoke, question) is None
     close(invoke, question)
+
+
+def test_on_a_terminal_only_a_yes_answers(stage: Stage, invoke: Invoke) -> None:
+    sign_policy(stage)
+    _, question = ask(stage, invoke)
+    for typed, code, choice in (("\n", 1, None), ("no\n", 1, None), ("y\n", 0, "deny")):
+        ours, theirs = os.openpty()
+        ran = process(stage, ["deny", question, "--reason", "x"], stdin=theirs)
+        os.write(ours, typed.encode())
+        out, err = ran.communicate(timeout=60)
+        os.close(ours)
+        os.close(theirs)
+        assert ran.returncode == code, err
+        assert "plan hash" in out
+        assert "Answer 'deny' as tester? [y/N]" in err
+        found = outcome(invoke, question)
+        assert (found or {}).get("choice") == choice
 
 
 def test_an_approver_signs_and_the_outcome_says_so(stage: Stage, invoke: Invoke) -> None:
