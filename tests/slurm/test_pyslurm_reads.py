@@ -13,6 +13,7 @@ import pytest
 from activities.backends.slurm.commands import Commands
 from activities.backends.slurm.normalise import JobRecord
 from activities.backends.slurm.pyslurm_reads import (
+    CHILD,
     ChildFault,
     ChosenReads,
     PyslurmChild,
