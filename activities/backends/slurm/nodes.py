@@ -6,7 +6,7 @@ One node a call: Slurm carries out half of a list with an unknown name. Undone i
 import os
 import pwd
 
-from activities.backends.slurm.commands import Commands
+from activities.backends.slurm.commands import Commands, Finished
 from activities.backends.slurm.marks import op_of_reservation, reservation_name
 from activities.backends.slurm.reads import Reservation
 from activities.backends.slurm.view import ClusterView, newer_boot
@@ -67,14 +67,15 @@ class NodeOrders:
         return await self.view.node(node)
 
     async def put_in_service(self, facts: NodeFacts) -> NodeFacts:
-        """UNDRAIN leaves the base state and the registration as they are; only DOWN needs RESUME."""
+        """UNDRAIN leaves the base state as it is; only DOWN needs RESUME. After either, the node has to register
+        again before it takes work; one that somebody just resumed is only waited for."""
         node = facts.node
         if facts.state is NodeState.UP and facts.responding:
             return facts
-        if facts.state is NodeState.UP:
-            raise RefusedError(f"{node} is not drained and does not answer; nothing of ours keeps it from work")
-        state = "RESUME" if facts.state is NodeState.DOWN else "UNDRAIN"
-        done = await self.commands.run("scontrol", "update", f"NodeName={node}", f"State={state}")
+        done = Finished(rc=0, out="", err="")
+        if facts.state is not NodeState.UP:
+            state = "RESUME" if facts.state is NodeState.DOWN else "UNDRAIN"
+            done = await self.commands.run("scontrol", "update", f"NodeName={node}", f"State={state}")
         return await read_back(
             f"release {node}",
             done,
