@@ -1,5 +1,6 @@
 """`submit`, `start restart`, `start failover`, `logs`."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,22 +12,71 @@ from clients.options import COMMON, As, Common, DryRunFlag, Fleet, Reason, Timeo
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from fleet.orders import JobSpec
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class JobWords:
+    """What may be said about a job at its submit."""
+
+    job: str | None = None
+    """Fleet-unique name of the job, given once; made from the script's name by default."""
+    name: str | None = None
+    """Name that the scheduler shows; the script's name by default."""
+    option: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = ()
+    """A further option for the scheduler, e.g. `--option=--nodes=2`; may be repeated."""
+    user: str | None = None
+    """User to run as; needs a worker that may do that."""
+    workdir: str | None = None
+    """Working directory; the current one by default."""
+    checkpoint: str | None = None
+    """Checkpoint root of the job, an absolute path."""
+    checkpoint_signal: str | None = None
+    """USR1 or USR2: makes the job save. Absent: it is never signalled."""
+    total_steps: int | None = None
+    """Training steps of the whole job; the job is done when the last one was seen."""
+    generation_check: bool = False
+    """The job's writer refuses to write when a higher generation exists."""
+    log: str | None = None
+    """The job's output file, where it is not the scheduler's own."""
+
+    def spec(self, script: Path) -> "JobSpec":
+        """What is submitted. Raises CliError (usage) for words or a script that no scheduler would take."""
+        from clients import jobs
+        from clients.names import name as checked_name
+        from fleet.model import JobTokens, label_safe
+        from fleet.orders import JobSpec
+
+        text = jobs.read_script(script)
+        job = checked_name(self.job, "job") if self.job else jobs.new_job_name(script.stem, text)
+        signal = self.checkpoint_signal
+        tokens = JobTokens(
+            supervise=True,
+            job=job,
+            checkpoint=self.checkpoint,
+            checkpoint_signal=signal.upper().removeprefix("SIG") if signal else None,
+            total_steps=self.total_steps,
+            generation_check=self.generation_check,
+            log=self.log,
+        )
+        return JobSpec(
+            job=job,
+            name=checked_name(self.name or label_safe(script.stem), "job"),
+            script=text,
+            workdir=self.workdir or str(Path.cwd()),
+            comment=jobs.comment_of(tokens),
+            user=self.user,
+            options=self.option,
+        )
+
 
 def submit(
     cluster: str,
     script: Path,
     /,
     *,
-    job: str | None = None,
-    name: str | None = None,
-    option: Annotated[tuple[str, ...], Parameter(allow_leading_hyphen=True)] = (),
-    user: str | None = None,
-    workdir: str | None = None,
-    checkpoint: str | None = None,
-    checkpoint_signal: str | None = None,
-    total_steps: int | None = None,
-    generation_check: bool = False,
-    log: str | None = None,
+    words: JobWords = JobWords(),
     wait: bool = False,
     watch: bool = False,
     detach: bool = False,
@@ -43,26 +93,6 @@ def submit(
         Cluster to run on.
     script
         Batch script in the scheduler's own language; begins with `#!`.
-    job
-        Fleet-unique name of the job, given once; made from the script's name by default.
-    name
-        Name that the scheduler shows; the script's name by default.
-    option
-        A further option for the scheduler, e.g. `--option=--nodes=2`; may be repeated.
-    user
-        User to run as; needs a worker that may do that.
-    workdir
-        Working directory; the current one by default.
-    checkpoint
-        Checkpoint root of the job, an absolute path.
-    checkpoint_signal
-        USR1 or USR2: makes the job save. Absent: it is never signalled.
-    total_steps
-        Training steps of the whole job; the job is done when the last one was seen.
-    generation_check
-        The job's writer refuses to write when a higher generation exists.
-    log
-        The job's output file, where it is not the scheduler's own.
     wait
         Wait for the end, quietly.
     watch
@@ -74,33 +104,10 @@ def submit(
     from clients.errors import usage
     from clients.fleet_file import checked_cluster, policy
     from clients.names import caller
-    from clients.names import name as checked_name
-    from fleet.model import JobTokens, label_safe
-    from fleet.orders import JobSpec
 
     if wait + watch + detach > 1:
         raise usage("give one of --wait, --watch and --detach")
-    text = jobs.read_script(script)
-    fleet_name = checked_name(job, "job") if job else jobs.new_job_name(script.stem, text)
-    tokens = JobTokens(
-        supervise=True,
-        job=fleet_name,
-        checkpoint=checkpoint,
-        checkpoint_signal=checkpoint_signal.upper().removeprefix("SIG") if checkpoint_signal else None,
-        total_steps=total_steps,
-        generation_check=generation_check,
-        log=log,
-    )
-    spec = JobSpec(
-        job=fleet_name,
-        name=checked_name(name or label_safe(script.stem), "job"),
-        script=text,
-        workdir=workdir or str(Path.cwd()),
-        comment=jobs.comment_of(tokens),
-        user=user,
-        options=option,
-    )
-    found, by, screen = policy(fleet), caller(as_), common.screen
+    spec, found, by, screen = words.spec(script), policy(fleet), caller(as_), common.screen
 
     async def work(client: "Client") -> int:
         started = await jobs.submit(client, await checked_cluster(client, cluster, found), spec, by)

@@ -20,6 +20,8 @@ from workers.fleets import write_sim_fleet
 
 SCRIPT = "#!/bin/sh\n#SIM nodes=2 gpus=8 steps=4000 step_time=0.1 checkpoint_every=10 save_time=0.1 load_time=0.1\n"
 XID_79 = "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 79, pid=1234, GPU has fallen off the bus.\n"
+START_LIMIT = 120.0
+"""Seconds; 2 s is usual, a machine that is full takes its time."""
 RUNBOOK = (sys.executable, "-c", "from workers.main import main; main()")
 
 
@@ -54,11 +56,14 @@ class Stage:
 
     def start_worker(self) -> None:
         log = self.home / "worker.log"
+        before = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
             self.worker = subprocess.Popen(
                 [*RUNBOOK, "worker"], cwd=self.home, env=self.env(), stdout=out, stderr=out, start_new_session=True
             )
-        wait(lambda: b"worker is ready" in log.read_bytes(), 30)
+        worker = self.worker
+        wait(lambda: worker.poll() is not None or b"worker is ready" in log.read_bytes()[before:], START_LIMIT)
+        assert worker.poll() is None, log.read_text()[-3000:]
 
     def stop_worker(self) -> None:
         if self.worker is not None:
