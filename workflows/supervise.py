@@ -51,6 +51,8 @@ class SuperviseJob(Attempts):
         self.orders: list[Order] = []
         self.news: NativeJob | None = None
         self.result = ""
+        self.ended_at: int | None = None
+        """Restart count at which a recovery found the job ended already."""
         self.left_at: int | None = inp.left_at
         """Restart count at which a person or a refusal left the job as it is: not taken up again by itself."""
 
@@ -336,8 +338,13 @@ class SuperviseJob(Attempts):
         if result.ended is RecoveryEnd.STUCK:
             await self.ask_about_stuck(result, verdict, decision)
             return
-        if result.ended in {RecoveryEnd.JOB_ENDED, RecoveryEnd.TRAINING}:
+        if result.ended is RecoveryEnd.TRAINING:
             self.news = await self.look()
+        elif result.ended is RecoveryEnd.JOB_ENDED:
+            self.news = await self.look()
+            if self.news.phase in {Phase.FAILED, Phase.NODE_LOST} and self.ended_at == self.news.restarts:
+                self.result = f"ended ({self.news.phase}) and cannot be restarted: {result.text}"
+            self.ended_at = self.news.restarts
         elif result.ended is RecoveryEnd.NO_STEP and not self.result:
             self.news = await self.look()
             if self.news.phase is Phase.RUNNING:

@@ -88,7 +88,8 @@ class ClusterBackend(Protocol):
         """Ends the attempt with the scheduler's grace and leaves the job held in the queue, never ended.
 
         Returns at once when acknowledged; the caller waits until the phase is PENDING. Does nothing when the
-        attempt already ended (restart count grew and held). RefusedError when the job itself has ended.
+        attempt already ended (restart count grew and held). A supervised job that failed by itself goes back into
+        the queue, held. RefusedError when it ended in any other way: done, cancelled by a person, out of time.
         """
 
     async def prove_stopped(self, query: StopQuery) -> StopProof:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import IndexedValueType
@@ -71,13 +71,12 @@ LIMITS = {
     "run_timeout": "15s",
     "question_expiry": "1h",
 }
-PATIENCE = 25.0
+PATIENCE = 60.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
 HISTORIES = Path(__file__).with_name("histories")
 RECORDING = "GPU_RUNBOOKS_RECORD"
 
 Handle = WorkflowHandle[Any, Any]
-T = TypeVar("T")
 
 
 class Stage:
@@ -170,7 +169,7 @@ class Stage:
         native_id = self.faults.person_submit(spec or self.spec(job))
         await self.until(lambda: self.faults.effects("adopt", native_id), f"{job} is adopted")
         await self.until(lambda: self.faults.checkpoints(native_id), f"{job} has a checkpoint")
-        await self.at_step(job_workflow_id(job), "watching")
+        await self.runs_in(job, 1)
         return native_id
 
     async def submit(self, spec: JobSpec) -> Handle:
@@ -195,6 +194,17 @@ class Stage:
         assert view.ledger.last is not None
         return view.ledger.last.nodes
 
+    async def runs_in(self, job: str, attempt: int) -> View:
+        """Waits until the job's runbook watches that attempt."""
+
+        async def there() -> View | None:
+            view = await self.view(job_workflow_id(job))
+            seen = view.ledger is not None and view.ledger.generation == attempt and view.step == "watching"
+            return view if seen else None
+
+        found = await self.until(there, f"{job} runs in attempt {attempt}")
+        return cast(View, found)
+
     async def trains_again(self, job: str, native_id: str, attempts: int) -> View:
         """Waits until the ledger has that many attempts and the last one made a step; returns the job's view."""
 
@@ -205,7 +215,7 @@ class Stage:
             done = last and last.generation == attempts and last.progress.step and view.step == "watching"
             return view if done else None
 
-        view = await self.wait(there, f"{job} trains in attempt {attempts}")
+        view: View = await self.until(there, f"{job} trains in attempt {attempts}")
         assert (await self.native(native_id)).phase is Phase.RUNNING
         return view
 
@@ -265,7 +275,8 @@ class Stage:
                 return None
             return view if view.step in steps else None
 
-        return await self.wait(there, f"{workflow_id} is at {' or '.join(steps)}")
+        found = await self.until(there, f"{workflow_id} is at {' or '.join(steps)}")
+        return cast(View, found)
 
     async def result(self, workflow_id: str) -> Any:
         """The runbook's own result; its failure is raised."""
@@ -279,7 +290,8 @@ class Stage:
                 return None
             return status if status is not WorkflowExecutionStatus.RUNNING else None
 
-        return await self.wait(there, f"{workflow_id} has ended")
+        found = await self.until(there, f"{workflow_id} has ended")
+        return cast(WorkflowExecutionStatus, found)
 
     async def page(self, workflow_id: str) -> str:
         """What the Temporal UI shows as current details, Markdown."""
@@ -316,7 +328,8 @@ class Stage:
             except RPCError:
                 return None
 
-        return await self.wait(there, f"{workflow_id} asks a person")
+        found = await self.until(there, f"{workflow_id} asks a person")
+        return cast(Question, found)
 
     async def answer(
         self, question: Question, choice: Choice, by: str = "grace", *, changed: Mapping[str, object] | None = None
@@ -338,25 +351,23 @@ class Stage:
     # -- waiting
 
     async def until(
-        self, look: Callable[[], T | Awaitable[T]], what: str, limit: float = PATIENCE, every: float = 0.05
-    ) -> T:
-        """Looks until it is true and returns that; a failing worker ends it at once."""
+        self,
+        look: Callable[[], Any],
+        what: str,
+        limit: float = PATIENCE,
+        every: float = 0.05,
+    ) -> Any:
+        """Looks until there is something and returns it; a failing worker ends it at once."""
         deadline = time.monotonic() + limit
         while True:
             found = look()
             seen = await found if inspect.isawaitable(found) else found
             if seen:
-                return cast(T, seen)
+                return seen
             if self._worker is not None and self._worker.done():
                 self._worker.result()
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             await asyncio.sleep(every)
-
-    async def wait(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
-        """Looks until there is something; returns it."""
-        found = await self.until(look, what)
-        assert found is not None
-        return found
 
     async def stays(self, look: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 1.5) -> None:
         """For what must not happen: true over the whole time."""

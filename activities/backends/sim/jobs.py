@@ -16,6 +16,8 @@ from fleet.orders import AdoptedJob, JobSpec, StartOrder
 OURS = "gpu-runbooks"
 OWNER = "owner"
 """Who holds a job (`held_by`)."""
+_REVIVABLE = {Phase.FAILED, Phase.NODE_LOST}
+"""Ends that no person chose."""
 
 
 def view(tx: Tx, row: sqlite3.Row) -> NativeJob:
@@ -184,8 +186,13 @@ def request_checkpoint(tx: Tx, native_id: str, signal: str) -> None:
 
 
 def stop(tx: Tx, native_id: str, restarts: int) -> NativeJob:
-    """Ends attempt `restarts` and leaves the job held; an older attempt than the present one ended already."""
+    """Ends attempt `restarts` and leaves the job held; an older attempt than the present one ended already.
+
+    A supervised job that failed goes back into the queue, held, as `scontrol requeuehold` does it on Slurm.
+    """
     row = find(tx, native_id)
+    if Phase(row["phase"]) in _REVIVABLE and restarts == row["restarts"] and parse_tokens(row["comment"]).supervise:
+        return _revive(tx, row)
     phase = _alive(row, "a stop with requeue")
     if row["after_stop"] == "cancelled":
         raise RefusedError(f"job {native_id} is being cancelled; it stays ended")
@@ -197,6 +204,25 @@ def stop(tx: Tx, native_id: str, restarts: int) -> NativeJob:
         tx.effect("stop", native_id, f"restarts={restarts}")
     elif phase is not Phase.RUNNING:
         _hold(tx, row, "hold")
+    return read(tx, row["id"])
+
+
+def _revive(tx: Tx, row: sqlite3.Row) -> NativeJob:
+    if not plan_of(row).requeue:
+        raise RefusedError(f"job {row['id']} was submitted with --no-requeue; it stays {row['phase']}")
+    tx.set_job(
+        row["id"],
+        phase="pending",
+        held=1,
+        held_by=OURS,
+        restarts=row["restarts"] + 1,
+        eligible_at=tx.now + tx.shape.requeue_delay,
+        started_at=None,
+        exit_code=None,
+        exit_signal=None,
+        next_at=None,
+    )
+    tx.effect("stop", row["id"], f"restarts={row['restarts']}")
     return read(tx, row["id"])
 
 
