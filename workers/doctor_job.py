@@ -93,7 +93,9 @@ async def runbook(area: Area, job: NativeJob, client: Client | None) -> Check:
     seen = await described(client, name)
     if seen is not None and seen.status is WorkflowExecutionStatus.RUNNING:
         return area.ok("runbook", f"{name} runs")
-    if job.adopted and not job.phase.ended:
+    if job.phase.ended:
+        return area.ok("runbook", "none runs, and the job has ended")
+    if job.adopted:
         return area.fail(
             "runbook",
             f"{name} does not run, and the job carries our mark: nobody will start it again",
@@ -104,11 +106,13 @@ async def runbook(area: Area, job: NativeJob, client: Client | None) -> Check:
 
 def held(area: Area, job: NativeJob) -> Check:
     """Adopted and held, so that only we start its next attempt."""
+    if job.phase.ended:
+        return area.ok("hold", "it has ended; there is nothing to hold")
     if not job.adopted:
         return area.warn(
             "hold", "not adopted: Slurm requeues it by itself, before anybody knows that its ranks are gone"
         )
-    if job.held or job.phase.ended or (job.phase is Phase.PENDING and job.restarts == 0):
+    if job.held or (job.phase is Phase.PENDING and job.restarts == 0):
         return area.ok("hold", "adopted and held" if job.held else "adopted; it is held once it runs")
     return area.fail(
         "hold",

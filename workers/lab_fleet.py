@@ -9,6 +9,7 @@ from pathlib import Path
 from fleet.errors import RefusedError
 from workers.lab_slurm import DEPLOY, SlurmLab
 
+EXAMPLE_ROOT = "/tmp/llm-demo"  # noqa: S108 - as in the example job of deploy/lab/training
 MARKER = "# written by `runbook lab slurm up`; it may be overwritten and removed by `runbook lab`"
 
 
@@ -37,7 +38,10 @@ def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) 
             for key, verb in (("off", "power-off"), ("on", "power-on"), ("status", "power-status"))
         ]
         check = (sys.executable, str(DEPLOY / "check_gpus.py"), "--expect", "{gpus}")
-        lines += [f"    check: {_list(check)}", f"    checkpoint_roots: {_list((str(lab.jobs_folder),))}"]
+        lines += [
+            f"    check: {_list(check)}",
+            f"    checkpoint_roots: {_list((str(lab.jobs_folder), EXAMPLE_ROOT))}",
+        ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
 
