@@ -85,10 +85,13 @@ class Commands:
         """How often each program ran, for `doctor` and for tests of the shared poll."""
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Nothing of the caller's: no SLURM_*, SBATCH_*, SQUEUE_* or SCANCEL_* can change a command's meaning."""
+        """Nothing of the caller's: no SLURM_*, SBATCH_*, SQUEUE_* or SCANCEL_* can change a command's meaning.
+
+        The cluster's own programs come first: a job is submitted with this PATH and finds its `srun` by it.
+        """
         home = pwd.getpwuid(os.getuid()).pw_dir
         return {
-            "PATH": SYSTEM_PATH,
+            "PATH": f"{self.settings.bin_dir}:{SYSTEM_PATH}",
             "HOME": home,
             "LC_ALL": "C",
             "TZ": "UTC",
