@@ -194,6 +194,27 @@ async def test_a_person_who_cancels_is_not_overruled_even_while_the_job_is_still
     assert (await alpha.backend.job(native_id)).restarts == 0
 
 
+async def test_a_supervised_job_that_failed_is_revived_held_and_ours(alpha: Cluster) -> None:
+    flag = alpha.work / "second"
+    native_id = await alpha.quick_job(
+        "failing", f"test -e {flag} && sleep 300; touch {flag}; exit 3", "--comment=gpu-runbooks.io/supervise"
+    )
+    await job_in(alpha, native_id, Phase.FAILED)
+    waiting = await stopped(alpha, native_id)
+    assert (waiting.held, waiting.restarts) == (True, 1)
+    assert (await alpha.backend.view.job(native_id)).marks.held
+    await alpha.backend.start_attempt(StartOrder(native_id=native_id, restarts=1))
+    assert (await job_in(alpha, native_id, Phase.RUNNING)).restarts == 1
+
+
+async def test_a_failed_job_that_nobody_opted_in_is_not_revived(alpha: Cluster) -> None:
+    native_id = await alpha.quick_job("private", "exit 3")
+    await job_in(alpha, native_id, Phase.FAILED)
+    with pytest.raises(RefusedError, match="not supervised"):
+        await alpha.backend.stop(native_id, 0)
+    assert (await alpha.backend.job(native_id)).phase is Phase.FAILED
+
+
 async def test_a_pinned_job_is_freed_when_its_node_is_excluded_and_keeps_its_owners_exclusions(
     alpha: Cluster,
 ) -> None:

@@ -47,6 +47,7 @@ class SlurmBackend:
     def __init__(self, cluster: str, settings: SlurmSettings, reads: SlurmReads | None = None) -> None:
         self.cluster = cluster
         self.settings = settings
+        self.has_power = settings.has_power
         self.commands = Commands(settings)
         cli = CliReads(cluster, self.commands)
         chosen = reads or ChosenReads(cluster, self.commands, cli, settings.transport)
@@ -60,10 +61,6 @@ class SlurmBackend:
         self._checks = Checks(self.commands, self.view, self._nodes)
         self._outputs = Outputs(self.commands, self.view)
         self._facts: ClusterFacts | None = None
-
-    @property
-    def has_power(self) -> bool:
-        return self.power.has_power
 
     # -- reads
 

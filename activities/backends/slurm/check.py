@@ -96,8 +96,8 @@ def judge(facts: NodeFacts, suite: str, done: Finished) -> CheckResult:
     gpus = said.get("gpus") if isinstance(said.get("gpus"), int) else None
     detail = str(said.get("detail") or done.text)[:500]
     ran = not done.timed_out and done.rc in {PASSED, FAILED} and isinstance(said.get("ok"), bool)
-    if ran and gpus is not None and gpus != facts.gpus_expected:
-        detail = f"{gpus} of {facts.gpus_expected} GPUs; {detail}"
+    if ran and gpus != facts.gpus_expected:
+        detail = f"{'no GPU count' if gpus is None else gpus} of {facts.gpus_expected} GPUs; {detail}"
     passed = ran and done.rc == PASSED and said["ok"] is True and gpus == facts.gpus_expected
     return CheckResult(
         node=facts.node, suite=suite, ran=ran, passed=passed, gpus=gpus if ran else None, detail=detail

@@ -191,6 +191,7 @@ class JobOrders:
         )
         if seen.job.phase.ended:
             raise RefusedError(f"job {job_id} ended by itself ({seen.job.phase}) before it was stopped")
+        seen = await self._mark(seen, marks)  # again: an ended job that was revived could not carry it before
         return (await self.hold_record(seen)).job
 
     async def cancel(self, native_id: str) -> NativeJob:

@@ -8,6 +8,12 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
+def _looked_at(task: "asyncio.Task[T]") -> None:
+    """An error that nobody waits for any more (all callers were cancelled) is no news."""
+    if not task.cancelled():
+        task.exception()
+
+
 class Shared(Generic[T]):
     """A read that at most one task at a time performs, and one more waits to perform.
 
@@ -31,12 +37,17 @@ class Shared(Generic[T]):
 
     async def fresh(self) -> T:
         if self._running is None or self._running.done():
-            task = self._running = asyncio.create_task(self._perform(None))
+            task = self._running = self._begin(None)
         else:
             if self._next is None or self._next.done():
-                self._next = asyncio.create_task(self._perform(self._running))
+                self._next = self._begin(self._running)
             task = self._next
         return await asyncio.shield(task)
+
+    def _begin(self, before: "asyncio.Task[T] | None") -> "asyncio.Task[T]":
+        task = asyncio.create_task(self._perform(before))
+        task.add_done_callback(_looked_at)
+        return task
 
     async def _perform(self, before: "asyncio.Task[T] | None") -> T:
         if before is not None:
