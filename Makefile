@@ -26,7 +26,7 @@ check: setup ## Fast checks: format, lint, types, import contracts, unit tests o
 	$(RUN) pytest tests/fleet tests/faults tests/workflows -x --durations=3
 
 test-matrix: setup slurm-packages ## Every step boundary times every fault on real Slurm (long)
-	$(RUN) pytest -m matrix tests/matrix
+	$(RUN) pytest -m matrix -v tests/crash_slurm
 
 bench: setup ## Every figure that we claim, beside its alternative
 	$(RUN) python -m bench recovery

@@ -78,6 +78,17 @@ class Case(Value):
         return f"{self.fault} {self.boundary}" if self.fault else "undisturbed"
 
 
+AT_BOUNDARIES = (Fault.WORKER_KILLED, Fault.SERVER_KILLED, Fault.WORKER_FROZEN, Fault.ANSWER_LOST)
+LATE = tuple(Boundary(step=step, side="before") for step in ("request_checkpoint", "stop_job", "start_attempt"))
+"""Steps whose clone would do harm if it did its work when the next attempt trains already."""
+EVERY_CASE = (
+    *(Case(boundary=at, fault=fault) for at in BOUNDARIES for fault in AT_BOUNDARIES),
+    *(Case(boundary=at, fault=fault) for at in IN_THE_MIDDLE for fault in (Fault.WORKER_KILLED, Fault.WORKER_FROZEN)),
+    *(Case(boundary=at, fault=Fault.WORKER_SLEPT) for at in LATE),
+)
+"""The whole product; a write in the middle of a step is followed by a fault of the worker only."""
+
+
 class CrashPoint:
     """Lets the case's fault happen, once in all workers of the case: the first to come makes the marker file."""
 

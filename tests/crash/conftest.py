@@ -12,7 +12,7 @@ from tests.crash.boundary import Case
 from tests.crash.nursery import Nursery
 from tests.crash.play import Played, play
 
-AT_ONCE = 6
+AT_ONCE = 8
 """A case keeps two cores busy for about 3 s of its 15 to 30."""
 
 Ended = Callable[[Case], Played]

@@ -2,26 +2,10 @@
 
 import pytest
 
-from tests.crash.boundary import BOUNDARIES, IN_THE_MIDDLE, STEPS, WORKFLOW, Boundary, Case, Fault
+from tests.crash.boundary import EVERY_CASE, STEPS, WORKFLOW, Case, Fault
 from tests.crash.conftest import Ended
 from tests.crash.play import JOB, Played
 from tests.crash.play import STEPS as TOTAL
-
-AT_BOUNDARIES = (Fault.WORKER_KILLED, Fault.SERVER_KILLED, Fault.WORKER_FROZEN, Fault.ANSWER_LOST)
-LATE = (("stop_job", "before"), ("start_attempt", "before"), ("request_checkpoint", "before"))
-"""Steps whose clone would do harm if it did its work when the next attempt trains already."""
-CASES = (
-    *(Case(boundary=boundary, fault=fault) for boundary in BOUNDARIES for fault in AT_BOUNDARIES),
-    *(
-        Case(boundary=boundary, fault=fault)
-        for boundary in IN_THE_MIDDLE
-        for fault in (Fault.WORKER_KILLED, Fault.WORKER_FROZEN)
-    ),
-    *(
-        Case(boundary=Boundary.model_validate({"step": s, "side": side}), fault=Fault.WORKER_SLEPT)
-        for s, side in LATE
-    ),
-)
 
 
 def test_every_step_of_an_undisturbed_failover_is_a_boundary(ended: Ended) -> None:
@@ -53,7 +37,7 @@ def test_an_undisturbed_failover_leaves_a_finished_job_and_a_healed_node(ended: 
     assert set(ending.results.values()) == {"done", "repaired, checked and back at work"}
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", EVERY_CASE, ids=str)
 def test_a_disturbed_failover_ends_as_an_undisturbed_one(case: Case, ended: Ended) -> None:
     played = ended(case)
 

@@ -1,0 +1,30 @@
+"""The lab's training program, which hurries once a file named `hurry` lies in its checkpoint folder.
+
+`python3 paced_train.py TRAIN_PY OPTION...`: slow while faults are awaited, so that it cannot end before they come.
+"""
+
+import runpy
+import sys
+import time
+from pathlib import Path
+from typing import SupportsIndex
+
+HURRY = "hurry"
+"""Name of the file."""
+
+
+def main() -> None:
+    """Runs the program of the first argument with the others, its sleeps cut short once it may hurry."""
+    sys.argv = sys.argv[1:]
+    sign = Path(sys.argv[sys.argv.index("--checkpoint-dir") + 1]) / HURRY
+    sleep = time.sleep
+
+    def paced(seconds: SupportsIndex | float, /) -> None:
+        sleep(0.002 if sign.exists() else seconds)
+
+    time.sleep = paced
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
