@@ -21,6 +21,7 @@ from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, fleet_name, job_workflo
 from fleet.ledger import Ledger
 from fleet.model import JobTokens, NativeJob, label_safe
 from fleet.orders import JobSpec
+from fleet.redact import redact
 from fleet.policy import Policy
 from fleet.runbooks import FINGERPRINT_MEMO, Accepted, Order, Runbook, SuperviseInput, Update
 
@@ -43,7 +44,7 @@ class JobRef(NamedTuple):
 
 
 def read_script(path: Path) -> str:
-    """The batch script. Raises CliError (usage) for anything that no scheduler would take."""
+    """The batch script. Raises CliError (usage) for what no scheduler would take, and for a secret in it (law 14)."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -56,6 +57,14 @@ def read_script(path: Path) -> str:
         raise usage(f"{path} is no UTF-8 text; give the batch script") from error
     if not text.startswith("#!") or "\x00" in text:
         raise usage(f"{path} does not begin with `#!`; a batch script needs its interpreter there")
+    safe = redact(text)
+    if safe != text:
+        pairs = zip(text.splitlines(), safe.splitlines(), strict=False)
+        line = next((number for number, (left, right) in enumerate(pairs, 1) if left != right), 1)
+        raise usage(
+            f"{path}:{line} looks like a secret; a workflow's history keeps what is submitted. "
+            "Read it from a file or the environment in the script, or submit with sbatch and opt in by the comment"
+        )
     return text
 
 

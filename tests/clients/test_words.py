@@ -14,7 +14,7 @@ from clients.app import COMMANDS, RUN, START, Command, main, make_app
 from clients.commands.following import new_lines
 from clients.errors import CliError, Exit, explained
 from clients.fleet_file import find_file, needed_policy
-from clients.jobs import comment_of, new_job_name
+from clients.jobs import comment_of, new_job_name, read_script
 from clients.output import Screen, clean, wants_color
 from clients.questions import choice_for, is_question, make_answer
 from fleet.errors import InvalidInputError, NotFoundError, RefusedError, TemporaryError
@@ -319,3 +319,20 @@ def test_a_named_policy_file_that_is_missing_is_no_reason_to_take_another(
     monkeypatch.setenv("GPU_RUNBOOKS_FLEET", "gone.yaml")
     with pytest.raises(CliError, match="from GPU_RUNBOOKS_FLEET"):
         find_file()
+
+
+def test_a_script_with_a_secret_is_refused_before_anything_keeps_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\nexport HF_TOKEN=hf_abcdefghijklmnopqrstuvwx\nsrun train\n")
+
+    with pytest.raises(CliError, match=r"train.sh:2 looks like a secret") as refused:
+        read_script(script)
+
+    assert "hf_abc" not in str(refused.value)
+
+
+def test_a_script_that_reads_its_secret_from_elsewhere_is_taken(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\nexport HF_TOKEN=$(cat /run/secrets/hf)\nsrun train\n")
+
+    assert "HF_TOKEN" in read_script(script)
