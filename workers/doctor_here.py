@@ -94,7 +94,7 @@ def state_folder(place: Path) -> Check:
     there = place
     while not there.exists():
         there = there.parent
-    if not os.access(there, os.W_OK):
+    if not there.is_dir() or not os.access(there, os.W_OK):
         return _here.fail("state folder", f"{place} cannot be written", "set GPU_RUNBOOKS_HOME to a folder of yours")
     return _here.ok("state folder", f"{place}{'' if place.is_dir() else ' (not there yet)'}")
 
