@@ -48,6 +48,7 @@ from fleet.runbooks import (
     Update,
     View,
 )
+from tests.workflows.gates import Gates
 from workers.worker import open_runtime, run_worker
 
 SHAPE = ClusterShape(
@@ -90,6 +91,7 @@ class Stage:
         self.faults = Faults(self.world, "alpha")
         self.beta = Faults(self.world, "beta")
         self.alpha = SimBackend("alpha", SimSettings(path=self.world))
+        self.gates = Gates()
         self.runtime: Runtime | None = None
         self._worker: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
@@ -128,9 +130,12 @@ class Stage:
         """Runbooks and the given clusters (`alpha` by default), as the real worker wires them."""
         self._stop = asyncio.Event()
         self.runtime = await open_runtime(self.client, self.policy_file, self.folder, embedded=embedded)
-        self._worker = asyncio.create_task(run_worker(self.runtime, clusters or ("alpha",), stop=self._stop))
+        self._worker = asyncio.create_task(
+            run_worker(self.runtime, clusters or ("alpha",), stop=self._stop, interceptors=[self.gates])
+        )
 
     async def stop_worker(self) -> None:
+        self.gates.open_all()
         self._stop.set()
         if self._worker is not None:
             await self._worker
@@ -183,6 +188,10 @@ class Stage:
 
     async def native(self, native_id: str) -> NativeJob:
         return await self.alpha.job(native_id)
+
+    def ops(self, *leave_out: str, target: str | None = None) -> list[str]:
+        """Names of the mutations that really happened, in order."""
+        return [e.op for e in self.faults.effects(target=target) if e.op not in leave_out]
 
     def attempts(self, native_id: str) -> tuple[str, ...]:
         """`restarts=N nodes=...` of each attempt that really started."""

@@ -1,0 +1,65 @@
+"""Gates around activities: a test stops a step exactly before or after its effect, and lets it go on."""
+
+import asyncio
+from typing import Any, Literal
+
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+When = Literal["before", "after"]
+
+
+class Gate:
+    """Stops one try of one activity; a later try passes."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.opened = asyncio.Event()
+        self.passed = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until the activity stands at the gate."""
+        await asyncio.wait_for(self.reached.wait(), 60)
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+class Gates(Interceptor):
+    """Given to the stage's worker. A gate belongs to an activity of a workflow id."""
+
+    def __init__(self) -> None:
+        self._set: dict[tuple[str, str, When], Gate] = {}
+
+    def set(self, workflow_id: str, activity_name: str, when: When) -> Gate:
+        """The next try of that activity stops there."""
+        gate = self._set[(workflow_id, activity_name, when)] = Gate()
+        return gate
+
+    def open_all(self) -> None:
+        for gate in self._set.values():
+            gate.open()
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002 - SDK
+        return _Guarded(next, self)
+
+    async def pass_through(self, when: When) -> None:
+        info = activity.info()
+        gate = self._set.get((info.workflow_id or "", info.activity_type, when))
+        if gate is None or gate.reached.is_set():
+            return
+        gate.reached.set()
+        await gate.opened.wait()
+        gate.passed.set()
+
+
+class _Guarded(ActivityInboundInterceptor):
+    def __init__(self, inner: ActivityInboundInterceptor, gates: Gates) -> None:
+        super().__init__(inner)
+        self._gates = gates
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - SDK
+        await self._gates.pass_through("before")
+        result = await super().execute_activity(input)
+        await self._gates.pass_through("after")
+        return result
