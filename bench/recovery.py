@@ -34,6 +34,8 @@ PATIENCE = 240.0
 class Recovered(Value):
     """One fault, by the wall clock. The scheduler's and the job's own words, except for the receipt."""
 
+    node: str
+    """The node that went wrong."""
     fault_at: float
     receipt_at: float = 0.0
     """When the last node of the old attempt was read as clean; 0 without a fence."""
@@ -70,7 +72,7 @@ async def _measure(options: argparse.Namespace) -> tuple[list[Recovered], Recove
             async with place.worker(side.fleet, OURS):
                 alone = asyncio.create_task(_left_alone(side, options.fault))
                 try:
-                    ours = [await _supervised(place, side, n, options.fault) for n in range(max(1, options.runs))]
+                    ours = [await supervised(place, side, n, options.fault) for n in range(max(1, options.runs))]
                     return ours, await alone
                 finally:
                     alone.cancel()
@@ -81,7 +83,8 @@ async def _measure(options: argparse.Namespace) -> tuple[list[Recovered], Recove
 # -- ours
 
 
-async def _supervised(place: Stand, side: Side, number: int, fault: str) -> Recovered:
+async def supervised(place: Stand, side: Side, number: int, fault: str) -> Recovered:
+    """One job from its submit through the fault and its recovery until its node is back and it is cancelled."""
     job = f"bench-{number}"
     _say(f"run {number + 1}: {job} starts on {OURS}")
     native_id = await side.submit(OURS, job, supervised=True)
@@ -100,6 +103,7 @@ async def _supervised(place: Stand, side: Side, number: int, fault: str) -> Reco
     progress = await side.progress(OURS, native_id, new.restarts)
     before = await side.progress(OURS, native_id, old.restarts)
     made = Recovered(
+        node=nodes[-1],
         fault_at=fault_at,
         receipt_at=max((r.at for r in old.receipt.nodes), default=0.0) if old.receipt else 0.0,
         running_at=running_at,
@@ -180,6 +184,7 @@ async def _left_alone(side: Side, fault: str) -> Recovered:
     progress, before = await side.progress(ALONE, native_id, 1), await side.progress(ALONE, native_id, 0)
     await side.cancel(ALONE, native_id)
     return Recovered(
+        node=nodes[-1],
         fault_at=fault_at,
         running_at=running_at,
         step_at=progress.first_step_at or 0.0,

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -95,6 +96,13 @@ def new_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="grb"))
     folder.chmod(0o755)
     return folder
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 async def end(process: asyncio.subprocess.Process) -> None:
