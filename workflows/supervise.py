@@ -336,7 +336,12 @@ class SuperviseJob(Attempts):
         self.book_recovery(result, verdict, decision)
         await self.save_report("incident")
         if result.ended is RecoveryEnd.STUCK:
-            await self.ask_about_stuck(result, verdict, decision)
+            now = self.native = await self.look()
+            last = self.ledger.last
+            if now.phase.ended or (now.phase is Phase.RUNNING and last is not None and now.restarts > last.restarts):
+                self.news = now  # it is stuck no more: it ended, or somebody started it
+            else:
+                await self.ask_about_stuck(result, verdict, decision)
             return
         if result.ended is RecoveryEnd.TRAINING:
             self.news = await self.look()

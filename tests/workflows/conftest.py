@@ -16,7 +16,7 @@ from tests.workflows.stage import Stage
 _NUMBERS = itertools.count(1)
 
 SHORT_WAITS = (
-    (workflows.recovery, "PROVE_PATIENCE", 0.4),
+    (workflows.recovery, "PROVE_PATIENCE", 1.2),
     (workflows.recovery, "FENCE_WAITS", (0.5, 1.0)),
     (workflows.evacuation, "LEASE_WAITS", (0.3, 0.5)),
     (workflows.evacuation, "HOLDER_WAITS", (0.3, 0.5)),
