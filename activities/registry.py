@@ -16,7 +16,7 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from activities import api
+from activities import api, presence
 from activities.api import Activity
 from fleet.errors import AmbiguousError, PermanentError, RefusedError, TemporaryError
 from fleet.model import Value
@@ -95,8 +95,11 @@ async def _beating() -> AsyncIterator[None]:
     details: list[Any] = []
     _DETAILS.set(details)
 
+    present = presence.begin()
+
     async def beat() -> None:
         while True:
+            present.beat()
             activity.heartbeat(*details)
             await asyncio.sleep(BEAT_SECONDS)
 

@@ -56,7 +56,7 @@ class Boundary(Value):
     """Just before or just after a step's body, or after a write in the middle of it."""
 
     step: str
-    side: Literal["before", "after", "after its write"]
+    side: Literal["before", "after", "after its write", "before the command"]
 
     def __str__(self) -> str:
         return f"{self.side} {self.step}"
@@ -79,6 +79,11 @@ class Case(Value):
 
 
 AT_BOUNDARIES = (Fault.WORKER_KILLED, Fault.SERVER_KILLED, Fault.WORKER_FROZEN, Fault.ANSWER_LOST)
+ONLY_ON_SLURM = tuple(
+    Case(boundary=Boundary(step=step, side="before the command"), fault=Fault.WORKER_SLEPT)
+    for step in ("requeuehold", "release")
+)
+"""Between what a write decided and its command; the embedded fleet reads and writes in one transaction."""
 LATE = tuple(Boundary(step=step, side="before") for step in ("request_checkpoint", "stop_job", "start_attempt"))
 """Steps whose clone would do harm if it did its work when the next attempt trains already."""
 EVERY_CASE = (

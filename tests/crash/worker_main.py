@@ -6,6 +6,8 @@ Its folder holds `fleet.yaml`, the server's state and `case.json`. It ends by a 
 from pathlib import Path
 from typing import Any
 
+from temporalio import activity
+
 from activities.backends.factory import make_backend
 from activities.backends.port import ClusterBackend
 from activities.backends.sim import SimBackend
@@ -16,6 +18,7 @@ from clients.connection import connect_to, find_target
 from clients.embedded import read_state
 from fleet.policy import Policy
 from fleet.policy_file import parse_policy
+from fleet.runbooks import Runbook
 from tests.crash.boundary import WRITES, Case, CrashPoint, KillAt
 from workers.dev import clusters_of
 from workers.logs import LogContext
@@ -36,6 +39,9 @@ async def work(folder: Path) -> None:
         backend = make_backend(cluster, policy, where)
         for name in WRITES:
             setattr(backend, name, _then(getattr(backend, name), point, name))
+        commands = getattr(backend, "commands", None)
+        if commands is not None:
+            commands.run = _first(commands.run, point)
         return backend
 
     target = find_target(state_dir=folder)
@@ -79,5 +85,16 @@ def _then(write: Any, point: CrashPoint, name: str) -> Any:
         result = await write(*args)
         point(name, "after its write")
         return result
+
+    return call
+
+
+def _first(run: Any, point: CrashPoint) -> Any:
+    """A command of Slurm, with the crash point between the decision for it and its start."""
+
+    async def call(program: str, *args: str, **options: Any) -> Any:
+        if args and activity.in_activity() and activity.info().workflow_type == Runbook.FAILOVER:
+            point(args[0], "before the command")
+        return await run(program, *args, **options)
 
     return call

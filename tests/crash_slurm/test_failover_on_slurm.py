@@ -2,15 +2,16 @@
 
 import pytest
 
-from tests.crash.boundary import AT_BOUNDARIES, BOUNDARIES, STEPS, WORKFLOW, Case
+from tests.crash.boundary import AT_BOUNDARIES, BOUNDARIES, ONLY_ON_SLURM, STEPS, WORKFLOW, Case
 from tests.crash_slurm.checks import assert_ends_alike, assert_no_rank_meets_another, assert_no_step_is_lost
 from tests.crash_slurm.conftest import Ended
 
 pytestmark = pytest.mark.slurm
-CASES = tuple(
+IN_TURN = tuple(
     Case(boundary=boundary, fault=AT_BOUNDARIES[(at + at // len(AT_BOUNDARIES)) % len(AT_BOUNDARIES)])
     for at, boundary in enumerate(BOUNDARIES)
 )
+CASES = (*IN_TURN, *ONLY_ON_SLURM)
 
 
 def test_every_step_of_an_undisturbed_failover_is_a_boundary(ended: Ended) -> None:

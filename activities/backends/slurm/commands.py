@@ -10,6 +10,7 @@ from pathlib import Path
 
 from activities.backends.slurm.outcomes import Outcome, classify, error_of_read
 from activities.backends.slurm.settings import SlurmSettings
+from activities.presence import check_presence
 from fleet.errors import PermanentError
 from fleet.model import Value
 
@@ -111,7 +112,18 @@ class Commands:
         limit: float | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Finished:
-        """Runs it and judges nothing."""
+        """Runs a write and judges nothing. Raises TemporaryError when our step may be another worker's by now."""
+        check_presence()
+        return await self._run(program, *args, stdin=stdin, limit=limit, env=env)
+
+    async def _run(
+        self,
+        program: str,
+        *args: str,
+        stdin: str | None = None,
+        limit: float | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Finished:
         self.check_conf()
         self.calls[program] = self.calls.get(program, 0) + 1
         argv = (f"{self.settings.bin_dir}/{program}", *args)
@@ -119,7 +131,7 @@ class Commands:
 
     async def read(self, program: str, *args: str) -> str:
         """Standard output of a successful read. Raises TemporaryError, NotFoundError or PermanentError."""
-        done = await self.run(program, *args)
+        done = await self._run(program, *args)
         if done.rc != 0 or done.timed_out:  # with 0, words on stderr are of retries that went well
             raise error_of_read(f"{program} {args[0] if args else ''}".strip(), done.outcome, done.text)
         return done.out

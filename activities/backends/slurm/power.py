@@ -3,6 +3,7 @@
 from activities.backends.slurm.commands import Commands, Finished, run_argv
 from activities.backends.slurm.view import ClusterView
 from activities.backends.slurm.writes import read_back
+from activities.presence import check_presence
 from fleet.errors import PermanentError, RefusedError, TemporaryError, UnreadableError
 from fleet.model import NodeReceipt, ReceiptGrade
 
@@ -44,6 +45,7 @@ class PowerHooks:
         if not await self.is_off(node):
             if not facts.drained and facts.responding:
                 raise RefusedError(f"{node} is in service; isolate it before its power is taken away")
+            check_presence()
             done = await self._call(self.settings.power_off, node)
             if done.rc != 0 and not done.timed_out:
                 raise TemporaryError(f"power off of {node}: {done.text}; it is tried again", delay=5.0)
@@ -56,6 +58,7 @@ class PowerHooks:
         await self.view.node(node)
         if not await self.is_off(node):
             return
+        check_presence()
         done = await self._call(self.settings.power_on, node)
         if done.rc != 0 and not done.timed_out:
             raise TemporaryError(f"power on of {node}: {done.text}; it is tried again", delay=5.0)
