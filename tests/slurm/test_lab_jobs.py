@@ -308,6 +308,22 @@ async def _die_and_finish(alpha: Cluster, commands: int) -> None:
     assert job.nodes[0] not in again.nodes
 
 
+async def test_a_start_in_the_second_of_the_stop_is_not_refused_by_slurmd(lab: Opener) -> None:
+    """Without a wait slurmd says "already killed, do not launch batch job" and the job is FAILED with code 1."""
+    async with lab("alpha", nodes=1, requeue=120) as alpha:
+        native_id = await alpha.quick_job("hasty", "sleep 300")
+        await job_in(alpha, native_id, Phase.RUNNING)
+        await alpha.backend.adopt(native_id)
+        for restarts in range(6):
+            now = time.time()
+            await asyncio.sleep(1.01 - now % 1)  # the first moments of a second: all of it may fall into one
+            await stopped(alpha, native_id, restarts)
+            await alpha.backend.start_attempt(StartOrder(native_id=native_id, restarts=restarts + 1))
+            await job_in(alpha, native_id, Phase.RUNNING)
+        log = (alpha.root / "alpha" / "log" / "slurmd-alpha1.log").read_text()
+        assert "already killed" not in log
+
+
 async def test_a_failed_launch_is_started_again_elsewhere_after_the_order(alpha: Cluster) -> None:
     (alpha.root / "alpha" / "health" / "prolog-fail-alpha1").write_text("x")
     native_id = await alpha.quick_job("prolog", "sleep 300", "-x", "alpha[2-4]")

@@ -1,6 +1,9 @@
 """Starting the next attempt of a stopped, held job. Each command may be the last one before a crash: asked again,
 the order reads where the job stands and does the rest."""
 
+import asyncio
+import time
+
 from activities.backends.slurm.hostlist import compress
 from activities.backends.slurm.jobs import JobOrders
 from activities.backends.slurm.normalise import JobRecord
@@ -12,6 +15,12 @@ from fleet.orders import StartOrder
 
 TOP = 4294967290
 """Highest priority that is ordered; Slurm keeps the last few numbers of 32 bits for itself."""
+
+
+SAME_SECOND = 1.1
+"""Seconds. slurmd refuses a credential made in the same second as the job's kill ("already killed, do not launch
+batch job", whole seconds of the controller's clock) and Slurm then calls the job FAILED with exit code 1. Its own
+requeue delay hides that; we drop the delay, so a second has to pass since the job was first seen waiting."""
 
 
 class Attempts:
@@ -32,6 +41,7 @@ class Attempts:
         await self._refuse_unknown(order)
         record = await self._exclude(record, order)
         record = await (self.orders.pin(record, order.require) if order.require else self._free(record, order))
+        await self._next_second(record)
         record = await self._release(record)
         if record.job.phase is Phase.PENDING and order.front:
             await self._front(record)
@@ -80,6 +90,12 @@ class Attempts:
 
     async def _free(self, record: JobRecord, order: StartOrder) -> JobRecord:
         return await self.orders.unpin(record, avoid=tuple(record.job.excluded))
+
+    async def _next_second(self, record: JobRecord) -> None:
+        """Waits until the new attempt cannot start in the second in which the old one was ended."""
+        seen = self.view.waits_since(record)
+        if seen is not None:
+            await asyncio.sleep(max(0.0, seen + SAME_SECOND - time.monotonic()))
 
     async def _release(self, record: JobRecord) -> JobRecord:
         if not record.job.held:

@@ -58,6 +58,7 @@ class ClusterView:
         self.records: dict[str, NodeRecord] = {}
         """Nodes as Slurm showed them at the last reading, with the flags that the port's value leaves out."""
         self._boots: dict[str, int] = {}
+        self._ended: dict[tuple[str, int], float] = {}
         self._jobs: Shared[tuple[JobRecord, ...]] = Shared(self._read_jobs)
         self._nodes: Shared[tuple[NodeFacts, ...]] = Shared(self._read_nodes)
 
@@ -102,8 +103,16 @@ class ClusterView:
         await self._nodes.close()
         await self.reads.close()
 
+    def waits_since(self, record: JobRecord) -> float | None:
+        """Monotonic time of the first reading that showed this attempt ended and the job back in the queue."""
+        return self._ended.get((record.job_id, record.job.restarts))
+
     async def _read_jobs(self) -> tuple[JobRecord, ...]:
-        return await self.reads.list_jobs()
+        records = await self.reads.list_jobs()
+        now = time.monotonic()
+        waiting = [(r.job_id, r.job.restarts) for r in records if r.job.phase is Phase.PENDING and r.job.restarts > 0]
+        self._ended = {key: self._ended.get(key, now) for key in waiting}
+        return records
 
     async def _read_nodes(self) -> tuple[NodeFacts, ...]:
         records = await self.reads.list_nodes()
