@@ -72,7 +72,7 @@ async def test_nothing_is_released_in_the_second_in_which_the_old_attempt_ended(
 
 
 async def test_a_job_that_was_seen_waiting_long_enough_is_released_at_once() -> None:
-    commands, attempts = bench()
+    _, attempts = bench()
     await attempts.view.live_jobs()
     await asyncio.sleep(SAME_SECOND)
     began = time.monotonic()

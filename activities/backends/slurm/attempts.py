@@ -19,8 +19,8 @@ TOP = 4294967290
 
 SAME_SECOND = 1.1
 """Seconds. slurmd refuses a credential made in the same second as the job's kill ("already killed, do not launch
-batch job", whole seconds of the controller's clock) and Slurm then calls the job FAILED with exit code 1. Its own
-requeue delay hides that; we drop the delay, so a second has to pass since the job was first seen waiting."""
+batch job", whole seconds of the controller's clock; 2 of 3 restarts on an idle machine) and Slurm then calls the
+job FAILED with exit code 1. Its own requeue delay hides that; we drop the delay, so a second has to pass since the job was first seen waiting."""
 
 
 class Attempts:
@@ -133,14 +133,11 @@ class Attempts:
         )
 
     async def _now(self, record: JobRecord) -> None:
-        """Drops Slurm's own wait after a requeue (121 s by default); the receipt made it needless.
-
-        One second later than now: a node that gets the job again in the very second of its kill refuses the
-        credential, and Slurm then fails the job for good (measured, 2 of 3 restarts).
-        """
+        """Drops Slurm's own wait after a requeue (121 s by default); the receipt made it needless, and
+        `_next_second` stood in for what it does beside (25.11's `release` drops it already)."""
         job_id = record.job.native_id
         before = record.job.eligible_at
-        done = await self.commands.run("scontrol", "update", f"JobId={job_id}", "StartTime=now+1")
+        done = await self.commands.run("scontrol", "update", f"JobId={job_id}", "StartTime=now")
         await read_back(
             f"start job {job_id} now",
             done,

@@ -9,7 +9,7 @@ import os
 import pwd
 import re
 
-from activities.backends.slurm.commands import SYSTEM_PATH, Commands
+from activities.backends.slurm.commands import Commands
 from activities.backends.slurm.normalise import JobRecord
 from activities.backends.slurm.outcomes import Outcome, error_of_write
 from activities.backends.slurm.view import ClusterView
@@ -158,7 +158,6 @@ def environment(spec: JobSpec, epoch: int) -> dict[str, str]:
     except KeyError as error:
         raise InvalidInputError(f"there is no user {user!r} on this machine") from error
     return {
-        "PATH": SYSTEM_PATH,
         "HOME": home,
         "USER": user,
         "LC_ALL": "C.UTF-8",
