@@ -1,6 +1,7 @@
 """The demo's stage on a real Slurm lab of this machine: two private clusters with Slurm's own requeue delay."""
 
 import asyncio
+import hashlib
 import os
 import re
 import shutil
@@ -27,6 +28,11 @@ UNREAL = (
 STEP_TIME = "0.3"
 
 
+def lab_root(folder: Path) -> Path:
+    """One lab for each state folder, so that two demos never take each other's away; the name must stay short."""
+    return default_root(f"demo-{hashlib.sha256(str(folder).encode()).hexdigest()[:6]}")
+
+
 class SlurmStage:
     """A lab of its own, removed with the demo."""
 
@@ -41,7 +47,7 @@ class SlurmStage:
     @classmethod
     async def open(cls, folder: Path) -> "SlurmStage":
         """Starts the clusters. Raises PermanentError, with the command that installs what is missing."""
-        lab = SlurmLab(default_root("demo"))
+        lab = SlurmLab(lab_root(folder))
         await asyncio.to_thread(lab.check)
         stage = cls(lab, folder / "fleet.yaml")
         try:

@@ -1,4 +1,4 @@
-"""The doctor: each trouble is made and must be named, on the embedded server with a real worker or on plain values."""
+"""The doctor: each trouble is made and must be named, on the embedded server with a real worker or on values."""
 
 import asyncio
 import contextlib
