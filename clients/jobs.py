@@ -21,8 +21,8 @@ from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, fleet_name, job_workflo
 from fleet.ledger import Ledger
 from fleet.model import JobTokens, NativeJob, label_safe
 from fleet.orders import JobSpec
-from fleet.redact import redact
 from fleet.policy import Policy
+from fleet.redact import redact
 from fleet.runbooks import FINGERPRINT_MEMO, Accepted, Order, Runbook, SuperviseInput, Update
 
 SCRIPT_LIMIT = 512 * 1024
