@@ -6,7 +6,7 @@ export GPU_RUNBOOKS_REQUIRE ?=
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --quiet
 
-.PHONY: help demo test check test-matrix bench setup format clean slurm-packages
+.PHONY: help demo test check lint test-matrix bench setup format clean slurm-packages
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -15,15 +15,17 @@ demo: setup ## One recovery from end to end, with the incident report (BACKEND=s
 	@if [ "$(BACKEND)" = slurm ]; then deploy/lab/packages.sh; fi
 	@$(RUN) runbook demo --backend $(BACKEND)
 
-test: setup slurm-packages check ## Set up what the tests need (real components included) and run all of them
+test: setup slurm-packages lint ## Set up what the tests need (real components included) and run all of them
 	$(RUN) pytest
 
-check: setup ## Fast checks: format, lint, types, import contracts, unit tests of the pure floors
+check: setup lint ## Fast checks: lint, and the tests that need no server and no cluster (about a minute)
+	$(RUN) pytest tests/fleet tests/faults tests/agents tests/activities -x --durations=3
+
+lint: setup ## Format, lint, types, import contracts
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
 	$(RUN) lint-imports
-	$(RUN) pytest tests/fleet tests/faults tests/workflows -x --durations=3
 
 test-matrix: setup slurm-packages ## Every step boundary times every fault on real Slurm (long)
 	$(RUN) pytest -m matrix -v tests/crash_slurm
