@@ -201,6 +201,7 @@ def parked_figures(p: Parked) -> tuple[Figure, ...]:
         (f"server CPU, {p.count} parked", p.server_cpu * 100, "% of a core", none, p.server_cpu_empty * 100),
         (f"server memory, {p.count} parked", p.server_mib, "MiB", "", None),
         (f"{p.count} jobs adopted", p.adopted_in, "s", "", None),
+        ("worker CPU for each job adopted", p.adopted_cpu / p.count * 1000, "ms", "", None),
     )
     return tuple(
         Figure(name=name, value=value, unit=unit, other=other, other_value=other_value)

@@ -28,6 +28,8 @@ class Parked(Value):
     """How long the processor time was read: a whole round of looks."""
     adopted_in: float
     """Seconds from the submit of the first job until the last runbook watches."""
+    adopted_cpu: float
+    """Processor seconds of the worker meanwhile."""
     worker_mib: float
     worker_mib_empty: float
     worker_cpu: float
@@ -49,10 +51,10 @@ async def park(place: Stand, count: int) -> Parked:
         await asyncio.sleep(QUIET)
         empty_mib = resident_mib(pid)
         empty, server_empty = await _cpu(pid, place.server_pid, window / 2)
-        start = time.monotonic()
+        start, before = time.monotonic(), cpu_seconds(pid)
         ids = await asyncio.to_thread(_submit, folder, count)
         await until(lambda: _all_watch(place, count), START_LIMIT, f"{count} runbooks to watch their jobs", every=2)
-        adopted_in = time.monotonic() - start
+        adopted_in, adopted_cpu = time.monotonic() - start, cpu_seconds(pid) - before
         await asyncio.sleep(QUIET)
         cpu, server = await _cpu(pid, place.server_pid, window)
         mib, server_mib = resident_mib(pid), resident_mib(place.server_pid)
@@ -60,6 +62,7 @@ async def park(place: Stand, count: int) -> Parked:
         count=count,
         seconds=window,
         adopted_in=adopted_in,
+        adopted_cpu=adopted_cpu,
         worker_mib=mib,
         worker_mib_empty=empty_mib,
         worker_cpu=cpu,

@@ -118,6 +118,7 @@ def test_every_figure_of_overhead_has_a_name_of_its_own() -> None:
         count=200,
         seconds=60.0,
         adopted_in=20.0,
+        adopted_cpu=10.0,
         worker_mib=150.0,
         worker_mib_empty=100.0,
         worker_cpu=0.1,
@@ -135,4 +136,5 @@ def test_every_figure_of_overhead_has_a_name_of_its_own() -> None:
     assert len({f.name for f in figures}) == len(figures)
     assert named(figures, "worker memory for each parked runbook").value == pytest.approx(256.0)
     assert named(figures, "history of HealNode, size").value == pytest.approx(2.0)
+    assert named(figures, "worker CPU for each job adopted").value == pytest.approx(50.0)
     assert overhead.notes(argparse.Namespace(steps=10), parked)
