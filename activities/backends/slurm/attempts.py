@@ -20,7 +20,8 @@ TOP = 4294967290
 SAME_SECOND = 1.1
 """Seconds. slurmd refuses a credential made in the same second as the job's kill ("already killed, do not launch
 batch job", whole seconds of the controller's clock; 2 of 3 restarts on an idle machine) and Slurm then calls the
-job FAILED with exit code 1. Its own requeue delay hides that; we drop the delay, so a second has to pass since the job was first seen waiting."""
+job FAILED with exit code 1. Its own requeue delay hides that; we drop the delay, so a second has to pass since the
+job was first seen waiting."""
 
 
 class Attempts:
