@@ -43,6 +43,7 @@ class Evacuation(Book):
         self.boot_before = ""
         self.booted_before = 0.0
         self.powered_off = False
+        self.off_ordered = False
         self.silent_since: float | None = None
         self.leased = False
         self.foreign = ""
@@ -103,10 +104,11 @@ class Evacuation(Book):
         self.at("lease", waits=f"the limit of {self.inp.cluster}", then="isolate")
         start, asked, waits = self.now(), False, list(LEASE_WAITS)
         while True:
+            self.leased = True  # it may be granted to an asking that is cancelled meanwhile
             answer = await self.must(api.ACQUIRE_LEASE, self._wish(), summary="ask for the lease")
             if answer.granted:
-                self.leased = True
                 return
+            self.leased = False
             self.tell(f"waits for a lease: {answer.why}")
             if not asked and self.now() - start > LEASE_ASK_AFTER:
                 asked = True
@@ -257,6 +259,7 @@ class Evacuation(Book):
         if not allowed:
             await self._ask_attestation()
             return
+        self.off_ordered = True
         try:
             receipt = await self.must(
                 api.POWER_OFF,
@@ -265,6 +268,7 @@ class Evacuation(Book):
                 summary=f"power off {self.inp.node}",
             )
         except StepFailed as failed:
+            self.off_ordered = False
             self.tell(f"the power hook refused: {failed}")
             await self._ask_attestation()
             return
@@ -347,7 +351,8 @@ class Evacuation(Book):
             return f"the state of {self.inp.node} could not be read"
         mark = f"it carries our mark gpu-runbooks:{facts.op}" if facts.op else "it carries no mark of ours"
         back = f"; take it back with `runbook release {self.inp.cluster}/{self.inp.node}`" if facts.op else ""
-        power = " It is powered off." if self.powered_off else ""
+        power = " A power-off was ordered; look whether it is off." if self.off_ordered else ""
+        power = " It is powered off." if self.powered_off else power
         return f"{self.inp.node} is {facts.state}, {mark}{back}.{power}"
 
     async def close(self) -> None:

@@ -43,6 +43,7 @@ class HealNode(Evacuation):
             if is_cancelled_exception(error):
                 await self.leave()
             raise
+        self.leaving = workflow.cancellation_reason() is not None  # it came too late to stop anything
         if not self.returned:
             self.result = f"{self.result}. {await self.left_state()}"
         await self.give_lease_back()
@@ -230,7 +231,7 @@ class HealNode(Evacuation):
             cluster=self.inp.cluster,
             summary=f"power on {self.inp.node}",
         )
-        self.powered_off = False
+        self.powered_off = self.off_ordered = False
         await self.booted(facts)
 
     async def booted(self, facts: NodeFacts) -> None:

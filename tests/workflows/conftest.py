@@ -11,7 +11,7 @@ import workers.worker
 import workflows.evacuation
 import workflows.recovery
 from clients.embedded import ServerInfo
-from tests.workflows.stage import Stage
+from tests.workflows.stage import SHAPE, WIDE, Stage
 
 _NUMBERS = itertools.count(1)
 
@@ -38,6 +38,19 @@ async def bare_stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterat
     """Without a worker yet."""
     stage = await Stage.open(temporal_server.address, tmp_path, f"stage-{next(_NUMBERS)}")
     try:
+        yield stage
+    finally:
+        await stage.close()
+
+
+@pytest.fixture
+async def wide_stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[Stage]:
+    """Alpha has forty nodes and all of them may be out at once: many subjects in trouble side by side."""
+    shape = SHAPE.model_copy(update={"nodes": 40})
+    stage = await Stage.open(temporal_server.address, tmp_path, f"stage-{next(_NUMBERS)}", shape)
+    stage.write_policy(limits=WIDE)
+    try:
+        await stage.start_worker()
         yield stage
     finally:
         await stage.close()

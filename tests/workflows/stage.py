@@ -28,6 +28,7 @@ from activities.store import AsyncHistoryStore, sqlite_url
 from clients.connection import connect
 from clients.questions import make_answer
 from fleet.attributes import ATTRIBUTES
+from fleet.decision import Action
 from fleet.faults.evidence import Evidence
 from fleet.faults.parse import parse_any
 from fleet.identity import job_workflow_id, node_workflow_id
@@ -42,6 +43,7 @@ from fleet.runbooks import (
     FreezeOrder,
     HealInput,
     HealRequestNote,
+    Order,
     Runbook,
     Signal,
     SuperviseInput,
@@ -72,6 +74,7 @@ LIMITS = {
     "run_timeout": "15s",
     "question_expiry": "1h",
 }
+WIDE = {"nodes_out": "40", "nodes_out_percent": '"100%"'}
 PATIENCE = 60.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
 HISTORIES = Path(__file__).with_name("histories")
@@ -197,6 +200,11 @@ class Stage:
         """`restarts=N nodes=...` of each attempt that really started."""
         return tuple(e.detail for e in self.faults.effects("attempt", native_id))
 
+    async def order(self, job: str, want: Action = Action.FAILOVER_IN_CLUSTER, by: str = "ada") -> None:
+        """`runbook start failover JOB` or `restart`."""
+        order = Order(want=want, by=by, reason="maintenance of the rack")
+        await self.handle(job_workflow_id(job)).execute_update(Update.ORDER, order)
+
     async def nodes_of(self, job: str = "train") -> tuple[str, ...]:
         view = await self.view(job_workflow_id(job))
         assert view.ledger is not None
@@ -305,7 +313,7 @@ class Stage:
     async def page(self, workflow_id: str) -> str:
         """What the Temporal UI shows as current details, Markdown."""
         metadata = await self.handle(workflow_id).query("__temporal_workflow_metadata")
-        return str(metadata.get("currentDetails", ""))
+        return str(metadata.current_details)
 
     async def reports(self, subject: str, kind: str | None = None) -> tuple[Report, ...]:
         """Stored reports of a subject, newest first."""

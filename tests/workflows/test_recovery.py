@@ -9,7 +9,6 @@ from fleet.faults.evidence import Evidence, FaultClass, Kind, Source
 from fleet.ledger import Rung
 from fleet.model import Phase, ReceiptGrade
 from fleet.people import Choice
-from fleet.runbooks import Order, Update
 from tests.workflows.stage import Stage
 
 
@@ -215,8 +214,7 @@ async def test_a_spent_budget_ends_in_a_question_whose_safe_default_leaves_the_j
 async def test_an_ordered_failover_moves_a_healthy_job_from_its_newest_checkpoint(stage: Stage) -> None:
     native_id = await stage.supervise()
     before = await stage.nodes_of()
-    order = Order(want=Action.FAILOVER_IN_CLUSTER, by="ada", reason="maintenance of the rack", exclude=before)
-    await stage.handle("job/train").execute_update(Update.ORDER, order)
+    await stage.order("train")
     view = await stage.trains_again("train", native_id, 2)
     assert not set(before) & set(await stage.nodes_of())
     assert view.ledger
@@ -285,8 +283,7 @@ async def test_a_job_that_the_controller_lost_is_asked_about_and_neither_done_no
         db.execute("delete from placements")
         db.execute("delete from jobs where id = ?", (int(native_id),))
     stage.faults.controller_start()
-    order = Order(want=Action.RESTART_IN_PLACE, by="ada", reason="is it still there?")
-    await stage.handle("job/train").execute_update(Update.ORDER, order)
+    await stage.order("train", Action.RESTART_IN_PLACE)
     question = await stage.question("job/train")
     assert "not in the controller" in question.plan.title
     await stage.answer(question, Choice.ABORT)
