@@ -18,6 +18,7 @@ from tests.require import missing
 from tests.slurm.lab import Cluster, cluster, why_not
 
 __all__ = ["nursery"]
+pytest.register_assert_rewrite("tests.crash_slurm.checks")
 NODES = 4
 DEFAULT_REQUEUE = 120
 """Slurm's default cred_expire, seconds: its own requeue would wait one second more."""

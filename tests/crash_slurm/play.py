@@ -21,8 +21,8 @@ from tests.crash_slurm.programs import LOST, write_forgetful_programs
 from tests.slurm.lab import CHECK, LAB, TRAIN, Cluster, rank_pids
 from workers.fleets import ALL_AUTO
 
-STEPS = 600
-EVERY = 5
+STEPS = 200
+EVERY = 3
 """Steps between two periodic checkpoints."""
 PACED = Path(__file__).with_name("paced_train.py")
 COUNTED = {
@@ -47,7 +47,7 @@ class Ending(Value):
     reservations: str
     effects: dict[str, int]
     hooks: dict[str, int]
-    """Prologs and epilogs of the job by node, and reboots."""
+    """Prologs and epilogs of the job on any node, and reboots of the sick one."""
     completions: tuple[str, ...]
     """States of the job in jobcomp's file."""
     attempts: tuple[str, ...]
@@ -122,7 +122,7 @@ class Stage:
             f"total-steps={STEPS}",
             "generation-check=yes",
         )
-        train = f"{sys.executable} {PACED} {TRAIN} --steps {STEPS} --step-time 0.2 --checkpoint-every {EVERY}"
+        train = f"{sys.executable} {PACED} {TRAIN} --steps {STEPS} --step-time 0.4 --checkpoint-every {EVERY}"
         script = (
             f"#!/bin/bash\ntrap ':' USR1\nsrun --kill-on-bad-exit=1 {train} --checkpoint-dir {self.checkpoints}\n"
         )
@@ -219,13 +219,17 @@ async def _look(made: Crew, stage: Stage, before: dict[str, NodeFacts], began: f
             name: len(re.findall(pattern.format(job=job, node=node), told)) for name, pattern in COUNTED.items()
         },
         hooks={
-            **{line: order.count(line) for line in order},
+            **{kind: len([line for line in order if line.startswith(kind)]) for kind in ("prolog", "epilog")},
             "reboot": len(re.findall(rf" reboot  node={node} ", stage.new_in("hooks.log"))),
         },
         completions=tuple(
             re.findall(rf"^JobId={job} .*JobState=(\S+)", stage.new_in("jobcomp.txt"), re.MULTILINE),
         ),
-        attempts=tuple(f"{a.generation} {a.rung} {a.restarts} {a.nodes} {a.cause}" for a in ledger.attempts),
+        attempts=tuple(
+            f"{a.generation} {a.rung} {a.restarts} {len(a.nodes)} nodes"
+            f"{' with the sick one' if node in a.nodes else ''} {a.cause}"
+            for a in ledger.attempts
+        ),
         results={i: view.result for i, view in views.items()},
         runbooks=await made.runbooks(),
         steps=await made.steps_of(stage.failover),
