@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from datetime import timedelta
 
 from temporalio import activity
 from temporalio.client import RPCError, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory, WorkflowAlreadyStartedError
 from temporalio.service import RPCStatusCode
 
 from activities import api
@@ -16,7 +17,6 @@ from activities.registry import implements
 from activities.runtime import Owner
 from activities.search import typed
 from fleet import attributes
-from fleet.errors import TemporaryError
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
 from fleet.model import NativeJob, NodeFacts
@@ -37,7 +37,12 @@ class WatchActivities(Owner):
         try:
             await asyncio.wait({watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not watching.done():
-                raise TemporaryError("this worker stops; the next one begins with the full picture", delay=0.1)
+                raise ApplicationError(
+                    "this worker stops; the next one begins with the full picture",
+                    type=api.ERROR_TEMPORARY,
+                    category=ApplicationErrorCategory.BENIGN,
+                    next_retry_delay=timedelta(seconds=0.1),
+                )
             return watching.result()
         finally:
             watching.cancel()

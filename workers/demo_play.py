@@ -11,12 +11,12 @@ from rich.text import Text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from fleet.errors import FleetError
+from fleet.errors import FleetError, TemporaryError
 from fleet.ettr import buckets, ettr
 from fleet.faults.parse import parse_any
 from fleet.identity import job_workflow_id, node_workflow_id, watch_workflow_id
 from fleet.report import job_report, render_text
-from fleet.runbooks import VIEW, EvidenceBatch, Signal, View
+from fleet.runbooks import VIEW, EvidenceBatch, Runbook, Signal, View
 from workers.demo_stage import JOB, STEPS_FIRST, Stage
 
 LOOK_EVERY = 0.4
@@ -46,6 +46,7 @@ class Play:
         return done.result == "done" and "back at work" in healed.result
 
     async def _acts(self) -> tuple[View, View]:
+        await self.until(self.watched)
         self.say(f"a researcher submits {JOB} to {self.stage.cluster} ({self.stage.watch})", "bold")
         await self.stage.submit()
         first = await self.until(self.trains)
@@ -70,11 +71,24 @@ class Play:
 
     # -- waiting
 
+    async def watched(self) -> View | None:
+        """The cluster's watch runs on a worker, so that what happens from now on is seen."""
+        watch = watch_workflow_id(self.stage.cluster)
+        with contextlib.suppress(RPCError):
+            seen = await self.client.get_workflow_handle(watch).describe()
+            if any(step.HasField("last_started_time") for step in seen.raw_description.pending_activities):
+                return View(workflow=watch, kind=Runbook.WATCH)
+        return None
+
     async def trains(self) -> View | None:
         """The first attempt is under supervision and has made enough steps."""
         view = self.views.get(job_workflow_id(JOB))
         if view is None or view.ledger is None or view.ledger.last is None:
             return None
+        if view.result:
+            raise TemporaryError(
+                "the training was over before a fault could hit it: this machine is too busy", delay=60
+            )
         return view if await self.stage.steps() >= STEPS_FIRST else None
 
     async def until_over(self, workflow_id: str) -> View:

@@ -6,7 +6,7 @@ from typing import Protocol
 from fleet.identity import TOKEN_PREFIX
 
 JOB = "demo-train"
-TOTAL_STEPS = 50
+TOTAL_STEPS = 60
 STEPS_FIRST = 12
 """Steps before the fault, so that a periodic checkpoint (every ten) exists."""
 
