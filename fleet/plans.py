@@ -114,7 +114,10 @@ def heal_steps(
         steps.append(PlannedStep(step="isolate", mode="", when="asks a person first", text=text))
     else:
         steps.append(_moded("isolate", modes, isolate_steps(node)))
-    steps.append(PlannedStep(step="evacuate", mode="", when="at once", text=_evacuation(holders)))
+    if any(holders.values()):
+        steps.append(_moded("evacuate", modes, (_evacuation(holders),)))
+    else:
+        steps.append(PlannedStep(step="evacuate", mode="", when="at once", text=_evacuation(holders)))
     if not facts.responding:
         steps.append(_moded("fence", modes, power_off_steps(node)))
     if rung == "person":
@@ -122,7 +125,7 @@ def heal_steps(
         steps.append(PlannedStep(step="reboot", mode="", when="asks a person first", text=text))
     elif rung != "none":
         steps.append(_moded("reboot", modes, reboot_steps(node)))
-    steps.append(PlannedStep(step="check", mode="", when="at once", text="run the quick check on the isolated node"))
+    steps.append(_moded("check", modes, ("run the quick check on the isolated node",)))
     if facts.foreign_drain:
         steps.append(PlannedStep(step="return", mode="", when="never", text="it stays drained by its owner"))
     else:

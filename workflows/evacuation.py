@@ -143,6 +143,7 @@ class Evacuation(Book):
         policy = await self.policy(self.inp.cluster)
         deadline = self.now() + policy.drain_deadline
         told: set[str] = set()
+        may_tell: bool | None = None
         waits = list(HOLDER_WAITS)
         while not self.result:
             facts = await self.facts_now()
@@ -152,7 +153,10 @@ class Evacuation(Book):
                 return
             if self._is_lost(facts) and await self._fence_if_all_asked(holders):
                 return
-            await self._tell_jobs(holders, told)
+            if may_tell is None and any(h.name for h in holders):
+                may_tell = await self._may_evacuate(policy, holders)
+            if may_tell:
+                await self._tell_jobs(holders, told)
             names = ", ".join(h.name or h.job.native_id for h in holders) or "its own daemon"
             self.at("evacuate", waits=names, then="reboot")
             if self.now() > deadline:
@@ -189,6 +193,17 @@ class Evacuation(Book):
             summary=f"who holds {self.inp.node}",
         )
         return found.jobs
+
+    async def _may_evacuate(self, policy: api.PolicyOut, holders: tuple[api.JobOn, ...]) -> bool:
+        """Whether the supervised jobs are told to leave; if not, they are waited for like all others."""
+        names = ", ".join(h.name for h in holders if h.name)
+        return await self.allowed(
+            policy.mode("evacuate"),
+            title=f"Evacuate {self.inp.node}",
+            why=f"{self.why()} These jobs are on it: {names}.",
+            steps=(f"tell {names} of the fault; each decides by its own ladder",),
+            cluster=self.inp.cluster,
+        )
 
     async def _tell_jobs(self, holders: tuple[api.JobOn, ...], told: set[str]) -> None:
         """Each supervised job learns of the evidence; it decides by its own ladder and leaves."""

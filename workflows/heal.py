@@ -29,6 +29,7 @@ class HealNode(Evacuation):
     @workflow.init
     def __init__(self, inp: HealInput) -> None:
         super().__init__(inp)
+        self.unchecked = ""
         self.checked = NodeFacts(cluster=inp.cluster, node=inp.node, state=NodeState.UNKNOWN)
 
     @workflow.run
@@ -249,14 +250,31 @@ class HealNode(Evacuation):
     async def check(self) -> None:
         """Ready is not healthy: only a passed check lets it back."""
         self.at("check", waits="the quick check", then="return")
+        allowed = await self.allowed(
+            (await self.policy(self.inp.cluster)).mode("check"),
+            title=f"Check {self.inp.node}",
+            why=f"{self.why()} Nothing returns without a passed check.",
+            steps=("quick check while nothing else can land there",),
+            cluster=self.inp.cluster,
+        )
+        if not allowed:
+            self.result = "check not allowed; it stays isolated"
+            return
         while True:
             self.checked = await self.facts_now()
-            result = await self.must(
-                api.CHECK_NODE,
-                api.Check(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
-                cluster=self.inp.cluster,
-                summary=f"quick check of {self.inp.node}",
-            )
+            try:
+                result = await self.must(
+                    api.CHECK_NODE,
+                    api.Check(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
+                    cluster=self.inp.cluster,
+                    summary=f"quick check of {self.inp.node}",
+                )
+            except StepFailed as refused:
+                if not self.foreign:
+                    raise
+                self.unchecked = str(refused)
+                self.tell(f"not checked under somebody else's drain: {refused}")
+                return
             if result.passed:
                 self.tell(f"check passed: {result.gpus} GPUs")
                 return
@@ -283,7 +301,8 @@ class HealNode(Evacuation):
                 return
             self.at("return")
         if self.foreign:
-            self.result = f"repaired and checked; it stays drained by its owner ('{self.foreign}')"
+            done = "rebooted but not checked" if self.unchecked else "repaired and checked"
+            self.result = f"{done}; it stays drained by its owner ('{self.foreign}')"
             self.returned = True
             return
         policy = await self.policy(self.inp.cluster)

@@ -5,7 +5,14 @@ from fleet.ledger import Attempt, Rung
 from fleet.model import JobTokens, NativeJob, NodeFacts, NodeState, Phase
 from fleet.plans import decided_steps, heal_steps, observed_ledger, recovery_steps
 
-AUTO = {"isolate": "auto", "fence": "approve", "reboot": "auto", "return": "observe"}
+AUTO = {
+    "evacuate": "auto",
+    "check": "auto",
+    "isolate": "auto",
+    "fence": "approve",
+    "reboot": "auto",
+    "return": "observe",
+}
 
 
 def attempt(generation: int = 1, nodes: tuple[str, ...] = ("a1", "a2")) -> Attempt:
@@ -77,7 +84,9 @@ def test_a_healthy_repair_says_when_each_step_happens() -> None:
 
 def test_a_step_without_a_mode_waits_for_an_approval() -> None:
     steps = heal_steps(facts(), {}, rung="reboot", modes={}, limit=1)
-    assert {s.step: s.mode for s in steps if s.mode} == dict.fromkeys(("isolate", "reboot", "return"), "propose")
+    assert {s.step: s.mode for s in steps if s.mode} == dict.fromkeys(
+        ("isolate", "reboot", "check", "return"), "propose"
+    )
     assert {s.when for s in steps if s.mode} == {"after an approval"}
 
 
