@@ -1,6 +1,7 @@
 """The demo from end to end, as a person starts it: it ends well, in time, and leaves nothing running."""
 
 import asyncio
+import contextlib
 import io
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,14 +37,16 @@ LIMIT = 180.0
 
 def processes_of(folder: Path) -> list[str]:
     """Command lines of everything that names the folder, but this test's own process."""
-    shown = subprocess.run(["ps", "-eo", "pid=,stat=,args="], check=True, capture_output=True, text=True)  # noqa: S607
+    shown = subprocess.run(["ps", "-eww", "-o", "pid=,stat=,args="], check=True, capture_output=True, text=True)  # noqa: S607
     lines = [line.strip() for line in shown.stdout.splitlines() if str(folder) in line]
     return [line for line in lines if line.split()[1][0] != "Z" and not line.startswith(f"{os.getpid()} ")]
 
 
-def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
+@contextlib.contextmanager
+def started(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """The demo as a process; one that is left at the end of the test is ended politely, so that it cleans up."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "GPU_RUNBOOKS_", "SLURM_"))}
-    return subprocess.Popen(
+    demo = subprocess.Popen(
         [*RUNBOOK, "demo", "--state", str(folder), *words],
         env={**kept, "TERM": "dumb", "COLUMNS": "80"},
         stdin=subprocess.DEVNULL,
@@ -50,6 +54,12 @@ def start(folder: Path, *words: str) -> "subprocess.Popen[str]":
         stderr=subprocess.STDOUT,
         text=True,
     )
+    try:
+        yield demo
+    finally:
+        if demo.poll() is None:
+            demo.terminate()
+            demo.communicate(timeout=60)
 
 
 def check_told(out: str) -> None:
@@ -78,8 +88,8 @@ def check_told(out: str) -> None:
 @pytest.mark.temporal
 def test_the_demo_ends_well_and_nothing_is_left_running(temporal_binary_found: None, tmp_path: Path) -> None:
     began = time.monotonic()
-    demo = start(tmp_path)
-    out, _ = demo.communicate(timeout=LIMIT + 30)
+    with started(tmp_path) as demo:
+        out, _ = demo.communicate(timeout=LIMIT + 30)
     assert demo.returncode == 0, out
     assert time.monotonic() - began < LIMIT
     check_told(out)
@@ -91,12 +101,12 @@ def test_the_demo_ends_well_and_nothing_is_left_running(temporal_binary_found: N
 def test_a_demo_that_is_interrupted_takes_its_server_with_it(
     temporal_binary_found: None, tmp_path: Path, number: signal.Signals
 ) -> None:
-    demo = start(tmp_path)
     worker_log = tmp_path / "demo-sim" / "worker.log"
-    wait(lambda: worker_log.exists() and "worker is ready" in worker_log.read_text(), 120)
-    assert len(processes_of(tmp_path)) >= 2  # the demo and its server
-    demo.send_signal(number)
-    out, _ = demo.communicate(timeout=60)
+    with started(tmp_path) as demo:
+        wait(lambda: worker_log.exists() and "worker is ready" in worker_log.read_text(), 120)
+        assert len(processes_of(tmp_path)) >= 2  # the demo and its server
+        demo.send_signal(number)
+        out, _ = demo.communicate(timeout=60)
     assert demo.returncode in {1, 130}, out
     assert "interrupted" in out
     assert "Traceback" not in out
@@ -108,8 +118,8 @@ def test_a_demo_that_is_interrupted_takes_its_server_with_it(
 def test_the_demo_on_real_slurm_ends_well_and_nothing_is_left(temporal_binary_found: None, tmp_path: Path) -> None:
     if (why := why_not()) is not None:
         missing("slurm", why)
-    demo = start(tmp_path, "--backend", "slurm")
-    out, _ = demo.communicate(timeout=LIMIT + 60)
+    with started(tmp_path, "--backend", "slurm") as demo:
+        out, _ = demo.communicate(timeout=LIMIT + 60)
     assert demo.returncode == 0, out
     check_told(out)
     assert "its ranks go on where real ones would hang" in out  # what is not real is said
