@@ -1,7 +1,7 @@
 """The stage of a runbook test, and waits that are short enough for it."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,31 +33,40 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, value)
 
 
+Opener = Callable[..., Awaitable[Stage]]
+
+
 @pytest.fixture
-async def bare_stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[Stage]:
-    """Without a worker yet."""
-    stage = await Stage.open(temporal_server.address, tmp_path, f"stage-{next(_NUMBERS)}")
+async def open_stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[Opener]:
+    """Opens a stage whose alpha has the given shape, without a worker yet."""
+    stages: list[Stage] = []
+
+    async def make(address: str = temporal_server.address, **shape: float) -> Stage:
+        folder = tmp_path / str(len(stages))
+        folder.mkdir()
+        number = next(_NUMBERS)
+        stages.append(await Stage.open(address, folder, f"stage-{number}", SHAPE.model_copy(update=shape)))
+        return stages[-1]
+
     try:
-        yield stage
+        yield make
     finally:
-        await stage.close()
+        for stage in stages:
+            await stage.close()
 
 
 @pytest.fixture
-async def wide_stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[Stage]:
-    """Alpha has forty nodes and all of them may be out at once: many subjects in trouble side by side."""
-    shape = SHAPE.model_copy(update={"nodes": 40})
-    stage = await Stage.open(temporal_server.address, tmp_path, f"stage-{next(_NUMBERS)}", shape)
-    stage.write_policy(limits=WIDE)
-    try:
-        await stage.start_worker()
-        yield stage
-    finally:
-        await stage.close()
-
-
-@pytest.fixture
-async def stage(bare_stage: Stage) -> Stage:
+async def stage(open_stage: Opener) -> Stage:
     """With a worker for the runbooks and for alpha."""
-    await bare_stage.start_worker()
-    return bare_stage
+    stage = await open_stage()
+    await stage.start_worker()
+    return stage
+
+
+@pytest.fixture
+async def wide_stage(open_stage: Opener) -> Stage:
+    """Alpha has forty nodes and all of them may be out at once: many subjects in trouble side by side."""
+    stage = await open_stage(nodes=40)
+    stage.write_policy(limits=WIDE)
+    await stage.start_worker()
+    return stage

@@ -284,6 +284,13 @@ class Stage:
         except RPCError:
             return False
 
+    async def _known(self, workflow_id: str) -> bool:
+        try:
+            await self.handle(workflow_id).describe()
+        except RPCError:
+            return False
+        return True
+
     async def at_step(self, workflow_id: str, *steps: str) -> View:
         async def there() -> View | None:
             try:
@@ -296,7 +303,8 @@ class Stage:
         return cast(View, found)
 
     async def result(self, workflow_id: str) -> Any:
-        """The runbook's own result; its failure is raised."""
+        """The result of a runbook that runs or is about to start; its failure is raised."""
+        await self.until(lambda: self._known(workflow_id), f"{workflow_id} exists")
         return await asyncio.wait_for(self.handle(workflow_id).result(), PATIENCE)
 
     async def ended(self, workflow_id: str) -> WorkflowExecutionStatus:
