@@ -53,10 +53,10 @@ class Fault(StrEnum):
 
 
 class Boundary(Value):
-    """Just before or just after a step's body, or after a write in the middle of it."""
+    """Just before or just after a step's body, or around a write (or a command of Slurm) in the middle of it."""
 
     step: str
-    side: Literal["before", "after", "after its write", "before the command"]
+    side: Literal["before", "after", "before its write", "after its write", "before the command"]
 
     def __str__(self) -> str:
         return f"{self.side} {self.step}"
@@ -84,8 +84,8 @@ ONLY_ON_SLURM = tuple(
     for step in ("requeuehold", "release")
 )
 """Between what a write decided and its command; the embedded fleet reads and writes in one transaction."""
-LATE = tuple(Boundary(step=step, side="before") for step in ("request_checkpoint", "stop_job", "start_attempt"))
-"""Steps whose clone would do harm if it did its work when the next attempt trains already."""
+LATE = tuple(Boundary(step=step, side="before its write") for step in WRITES)
+"""Where a clone would do harm if it wrote when the next attempt trains already."""
 EVERY_CASE = (
     *(Case(boundary=at, fault=fault) for at in BOUNDARIES for fault in AT_BOUNDARIES),
     *(Case(boundary=at, fault=fault) for at in IN_THE_MIDDLE for fault in (Fault.WORKER_KILLED, Fault.WORKER_FROZEN)),

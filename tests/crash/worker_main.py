@@ -38,7 +38,7 @@ async def work(folder: Path) -> None:
     def made(cluster: str, policy: Policy, where: Path) -> ClusterBackend:
         backend = make_backend(cluster, policy, where)
         for name in WRITES:
-            setattr(backend, name, _then(getattr(backend, name), point, name))
+            setattr(backend, name, _around(getattr(backend, name), point, name))
         commands = getattr(backend, "commands", None)
         if commands is not None:
             commands.run = _first(commands.run, point)
@@ -78,10 +78,11 @@ def crash_point(folder: Path, fleet: Path) -> CrashPoint:
     return CrashPoint(case, folder / MARKER, server_pid, lose_answer)
 
 
-def _then(write: Any, point: CrashPoint, name: str) -> Any:
-    """The write, with the crash point between its effect and its answer."""
+def _around(write: Any, point: CrashPoint, name: str) -> Any:
+    """The write, with the crash point before it, and between its effect and its answer."""
 
     async def call(*args: Any) -> Any:
+        point(name, "before its write")
         result = await write(*args)
         point(name, "after its write")
         return result

@@ -50,6 +50,8 @@ def assert_the_fault_took_its_toll(played: Played, case: Case) -> None:
     assert played.workers == (1 if case.fault in {Fault.SERVER_KILLED, Fault.ANSWER_LOST} else 2)
     boundary = case.boundary
     assert boundary is not None
+    if boundary.side == "before the command":
+        assert played.refused  # without that the late command is only stopped by a race with its cancellation
     late = boundary.side == "after" and boundary.step in AFTER_THE_LAST_WRITE
     if case.fault is Fault.ANSWER_LOST and not late:
         assert played.lost

@@ -63,6 +63,8 @@ class Played(Value):
     hit: bool
     lost: bool
     """An answer was really lost."""
+    refused: bool
+    """A worker that had been away refused to write."""
     generations_at_once: int
     """The most generations of ranks that were ever seen alive at the same time."""
     output: tuple[str, ...]
@@ -238,6 +240,7 @@ async def _look(made: Crew, stage: Stage, before: dict[str, NodeFacts], began: f
         ending=Ending.model_validate_json(_renamed(ending.model_dump_json(), names)),
         hit=made.hit() > 0,
         lost=(stage.folder / LOST).exists(),
+        refused="another one may have its step" in (stage.folder / "worker.log").read_text(),
         generations_at_once=stage.most,
         output=tuple((lab.work / f"{stage.job}.out").read_text().splitlines()),
         order=order,
