@@ -3,9 +3,10 @@
 import asyncio
 import itertools
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -57,22 +58,35 @@ def playing(request: pytest.FixtureRequest, temporal_server: ServerInfo) -> Iter
         async with open_stage(setup, temporal_server.address) as made:
             yield made
 
-    def run(item: pytest.Function) -> float:
-        began = time.monotonic()
-        callspec = getattr(item, "callspec", None)
-        params = dict(callspec.params) if callspec else {}
-        asyncio.run(play(item.function.body, item.function.setup, stage, params))
-        return time.monotonic() - began
+    async def run(item: pytest.Function) -> float:
+        async with lanes:
+            began = time.monotonic()
+            callspec = getattr(item, "callspec", None)
+            params = dict(callspec.params) if callspec else {}
+            await play(item.function.body, item.function.setup, stage, params)
+            return time.monotonic() - began
 
     chosen = [i for i in request.session.items if isinstance(i, pytest.Function) and hasattr(i.function, "body")]
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(LANES) as pool:
+    lanes, loop = asyncio.Semaphore(LANES), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="scenarios")
+    with pytest.MonkeyPatch.context() as patch:
         for module, name, value in SHORT_WAITS:
             assert type(getattr(module, name)) is type(value), name
             patch.setattr(module, name, value)
-        futures = {item.nodeid: pool.submit(run, item) for item in chosen}
+        futures = {item.nodeid: asyncio.run_coroutine_threadsafe(run(item), loop) for item in chosen}
+        thread.start()
         yield futures
         for future in futures.values():
             future.cancel()
+        asyncio.run_coroutine_threadsafe(_others_have_ended(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _others_have_ended() -> None:
+    """After a cancel the scenarios take their clusters down."""
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}), return_exceptions=True)
 
 
 @pytest.fixture

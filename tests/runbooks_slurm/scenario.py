@@ -1,5 +1,5 @@
-"""Scenarios on real clusters wait most of their time, so a few of them run side by side, each in a thread of its own
-with clusters, a Temporal namespace and a worker. Each is still one test with its own result."""
+"""Scenarios on real clusters wait most of their time, so a few of them run side by side in one event loop, each with
+clusters, a Temporal namespace and a worker of its own. Each is still one test with its own result."""
 
 import inspect
 from collections.abc import Awaitable, Callable

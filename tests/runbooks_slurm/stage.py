@@ -365,7 +365,7 @@ class Stage:
 
     # -- waiting
 
-    async def until(self, look: Callable[[], Any], what: str, limit: float = PATIENCE, every: float = 0.1) -> Any:
+    async def until(self, look: Callable[[], Any], what: str, limit: float = PATIENCE, every: float = 0.2) -> Any:
         """Looks until there is something and returns it."""
         deadline = time.monotonic() + limit
         while True:

@@ -1,4 +1,4 @@
-"""An old rank lives on where Slurm sees nothing: no second attempt starts before a receipt, and a late writer loses."""
+"""An old rank lives on unseen by Slurm: no second attempt starts before a receipt, and a late writer loses."""
 
 import asyncio
 
@@ -49,48 +49,69 @@ async def test_a_rank_that_writes_on_under_a_dead_slurmd_is_fenced_before_the_ne
     assert await stage.result(f"node/alpha/{node}") == "repaired, checked and back at work"
 
 
-@pytest.mark.parametrize("fault", ["slurmd-kill", "node-freeze"])
 @scenario(power=False)
-async def test_without_a_power_hook_only_an_attestation_starts_it_and_the_late_writer_refuses(
-    stage: Stage, fault: str
-) -> None:
+async def test_without_a_power_hook_only_an_attestation_starts_it_and_a_late_writer_refuses(stage: Stage) -> None:
     native_id = await stage.train(nodes=1, every=2)
     (node,) = await stage.nodes_of("train")
-    folder = stage.folder_of("train")
     async with watching(stage.lab, native_id) as seen:
-        await stage.fault(fault, node)
-        await lost(stage, native_id)
-        question = await stage.question(f"node/alpha/{node}")
-        assert set(question.options) == {Choice.ATTEST, Choice.TAKE_OVER}
-        assert question.default is Choice.TAKE_OVER
-
-        async def waits() -> bool:
-            native = await stage.native(native_id)
-            return (native.phase, native.held, native.restarts) == HELD
-
-        await stage.stays(waits, "held, with nobody's word", 3)
+        await stage.fault("slurmd-kill", node)
+        await attested_blindly(stage, native_id, node)
         assert set(seen.first) == {0}
-        await stage.answer(question, Choice.ATTEST)  # a lie: the rank lives, and only its own check can stop it now
         view = await stage.trains("train", 2)
-        if fault == "node-freeze":
-            await stage.fault("node-thaw", node)
-
-        async def refused() -> bool:
-            return "0 0 75" in stage.ends("train")
-
-        await stage.until(refused, "the late writer ends with 75")
+        await stage.until(lambda: "0 0 75" in stage.ends("train"), "the late writer ends with 75")
     first = view.ledger.attempts[0] if view.ledger else None
     assert first is not None
     assert first.receipt is not None
     assert [(r.grade, r.detail) for r in first.receipt.nodes] == [(ReceiptGrade.ATTESTED, "attested by grace")]
-    assert "refusing to write: generation (0,0) is older than (0,1)" in stage.output("train")
-    began = resumed(stage.output("train"), "0.1")
-    assert began is not None
-    assert await stage.result(f"node/alpha/{node}")
+    assert "the node stays isolated until a person repairs it" in await stage.result(f"node/alpha/{node}")
+    await ends_whole(stage, late=resumed(stage.output("train"), "0.1"))
+    assert newest_checkpoint(stage.folder_of("train")) == ("0.1", 1000)
+
+
+@scenario(power=False)
+async def test_a_writer_that_wakes_up_beside_the_next_attempt_cannot_spoil_the_newest_checkpoint(
+    stage: Stage,
+) -> None:
+    """Slurm's own stale messages may end the new attempt (same job, same step id); its checkpoint stays whole."""
+    native_id = await stage.train(nodes=1, every=2)
+    (node,) = await stage.nodes_of("train")
+    await stage.fault("node-freeze", node)
+    await attested_blindly(stage, native_id, node)
+    await stage.trains("train", 2)
+    written = complete_of(stage.folder_of("train"), "0.0")
+    await stage.fault("node-thaw", node)
+
+    async def gone() -> bool:
+        return 0 not in await asyncio.to_thread(attempts_alive, native_id, stage.lab.settings.conf)
+
+    await stage.until(gone, "the old rank is gone")
+    assert complete_of(stage.folder_of("train"), "0.0") == written
+    await ends_whole(stage, late=resumed(stage.output("train"), "0.1"))
+    generation, step = newest_checkpoint(stage.folder_of("train"))
+    assert (generation != "0.0", step) == (True, 1000)
+
+
+async def attested_blindly(stage: Stage, native_id: str, node: str) -> None:
+    """Nothing starts until a person says that the ranks are gone; this one lies, for the rank lives."""
+    await lost(stage, native_id)
+    question = await stage.question(f"node/alpha/{node}")
+    assert set(question.options) == {Choice.ATTEST, Choice.TAKE_OVER}
+    assert question.default is Choice.TAKE_OVER
+
+    async def waits() -> bool:
+        native = await stage.native(native_id)
+        return (native.phase, native.held, native.restarts) == HELD
+
+    await stage.stays(waits, "held, with nobody's word", 3)
+    await stage.answer(question, Choice.ATTEST)
+
+
+async def ends_whole(stage: Stage, late: int | None) -> None:
+    """The job comes to its end, and the old attempt saved at most what was under way when the next one began."""
+    assert late is not None
     stage.hurry()
     assert "done" in await stage.result("job/train")
-    assert newest_checkpoint(folder) == ("0.1", 1000)
-    assert max(complete_of(folder, "0.0")) <= began + 2, "at most the save that was under way at its last look"
+    assert max(complete_of(stage.folder_of("train"), "0.0")) <= late + 2
 
 
 @scenario(power=False)

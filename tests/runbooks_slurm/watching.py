@@ -55,7 +55,7 @@ async def _processes(lab: Cluster, native_id: str, seen: Seen) -> None:
             seen.last[attempt] = now
         seen.together.add(frozenset(alive))
         seen.looks += 1
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.25)
 
 
 async def _queue(lab: Cluster, native_id: str, seen: Seen) -> None:
@@ -65,7 +65,7 @@ async def _queue(lab: Cluster, native_id: str, seen: Seen) -> None:
             state = (job.phase, job.held, job.restarts)
             if not seen.states or seen.states[-1] != state:
                 seen.states.append(state)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.3)
 
 
 def attempts_alive(native_id: str, conf: str) -> dict[int, int]:
