@@ -21,6 +21,8 @@ from workers.demo_stage import JOB, STEPS_FIRST, Stage
 
 LOOK_EVERY = 0.4
 """Seconds between two looks at the runbooks; each look is a task for the worker."""
+OVER = "over"
+"""Last step of a job's and of a node's runbook: its story is complete then."""
 
 
 class Play:
@@ -96,7 +98,7 @@ class Play:
 
         async def over() -> View | None:
             view = self.views.get(workflow_id)
-            return view if view and view.result else None
+            return view if view and view.step == OVER else None
 
         return await self.until(over)
 
@@ -114,7 +116,7 @@ class Play:
         ids = [job_workflow_id(JOB), f"{job_workflow_id(JOB)}/failover/2"]
         if self.node:
             ids.append(node_workflow_id(self.stage.cluster, self.node))
-        asked = [i for i in ids if not (i in self.views and self.views[i].result)]
+        asked = [i for i in ids if not (i in self.views and self.views[i].step == OVER)]
         for workflow_id, view in zip(asked, await asyncio.gather(*map(self._view, asked)), strict=True):
             if view is not None:
                 self.views[workflow_id] = view
@@ -144,7 +146,7 @@ class Play:
         """Where each runbook stands now, and where the job's time went."""
         lines = [Text()]
         for workflow_id, view in self.views.items():
-            if not view.result:
+            if not view.result and view.step != OVER:
                 waits = f", waits for {view.waits_for}" if view.waits_for else ""
                 lines.append(Text.assemble((f"  {workflow_id}", "cyan"), f"  {view.step}{waits}"))
         job = self.views.get(job_workflow_id(JOB))
