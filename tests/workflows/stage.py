@@ -180,11 +180,11 @@ class Stage:
         await self.runs_in(job, 1)
         return native_id
 
-    async def submit(self, spec: JobSpec) -> Handle:
+    async def submit(self, spec: JobSpec, cluster: str = "alpha") -> Handle:
         """A person submits through us."""
         return await self.client.start_workflow(
             Runbook.SUPERVISE,
-            SuperviseInput(job=spec.job, cluster="alpha", spec=spec, by="ada"),
+            SuperviseInput(job=spec.job, cluster=cluster, spec=spec, by="ada"),
             id=job_workflow_id(spec.job),
             task_queue="runbooks",
         )
