@@ -35,6 +35,8 @@ REMEMBERED = 500
 """Evidence keys remembered against repeats, also over continue-as-new."""
 LOOK_EVERY = timedelta(seconds=60)
 """How often the job is looked at without a signal: the net under a lost watch."""
+LOOK_AFTER_SUBMIT = timedelta(seconds=5)
+"""A controller that dies within 1 to 2 s loses a submit that it had acknowledged (measured): look once more then."""
 
 
 @workflow.defn(name=Runbook.SUPERVISE)
@@ -49,6 +51,7 @@ class SuperviseJob(Attempts):
         self.inbox: list[Evidence] = []
         self.seen: dict[str, None] = dict.fromkeys(inp.seen)
         self.orders: list[Order] = []
+        self.unsure = False
         self.news: NativeJob | None = None
         self.result = ""
         self.ended_at: int | None = None
@@ -149,6 +152,7 @@ class SuperviseJob(Attempts):
         if self.native is None:
             self.at("take on", waits="the cluster")
             await self.find_job()
+            self.unsure = self.inp.spec is not None
         self.news = self.native
         self.watching()
 
@@ -176,10 +180,11 @@ class SuperviseJob(Attempts):
         try:
             await workflow.wait_condition(
                 lambda: self.news is not None or bool(self.inbox) or bool(self.orders),
-                timeout=LOOK_EVERY,
+                timeout=LOOK_AFTER_SUBMIT if self.unsure else LOOK_EVERY,
                 timeout_summary="then look by ourselves",
             )
         except TimeoutError:
+            self.unsure = False
             self.news = await self.look_if_possible()
 
     async def follow_safely(self) -> None:
@@ -228,7 +233,14 @@ class SuperviseJob(Attempts):
             await self.ended(native)
 
     async def missing(self) -> None:
-        """Not in the controller: unknown. Never taken for done, never for failed."""
+        """Not in the controller: unknown. Never taken for done, never for failed. A submit of ours that was lost
+        before it ever ran is made again; its key makes sure that there is one."""
+        if self.inp.spec is not None and self.ledger.last is None:
+            self.tell(f"the controller lost job {self.native_id} before it ran; submitted again by its key")
+            self.inp = self.inp.model_copy(update={"fingerprint": ""})
+            await self.find_job()
+            self.news, self.unsure = self.native, True
+            return
         outcome = await self.ask(
             title=f"{self.inp.job} is not in the controller of {self.inp.cluster}",
             why=f"Job {self.native_id} was purged or lost. Nobody can tell from the cluster how it ended.",
