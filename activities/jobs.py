@@ -168,6 +168,7 @@ class JobActivities(Owner):
         backend = self.runtime.backend(arg.cluster)
         receipts: dict[str, NodeReceipt] = {}
         unproven: dict[str, str] = {}
+        settling: dict[str, float] = {}
 
         async def proven() -> bool:
             left = {n: b for n, b in arg.query.boots.items() if n not in receipts}
@@ -175,11 +176,14 @@ class JobActivities(Owner):
             receipts.update({r.node: r for r in proof.receipts})
             unproven.clear()
             unproven.update(proof.unproven)
+            settling.clear()
+            settling.update(proof.settling)
             return not unproven
 
         await until(proven, seconds=arg.patience, every=0.3, slowest=2.0)
         missing = {n: unproven.get(n, "no answer yet") for n in arg.query.boots if n not in receipts}
-        return StopProof(receipts=tuple(receipts.values()), unproven=missing)
+        waiting = {n: s for n, s in settling.items() if n in missing}
+        return StopProof(receipts=tuple(receipts.values()), unproven=missing, settling=waiting)
 
     @implements(api.START_ATTEMPT)
     async def start_attempt(self, arg: api.Start) -> NativeJob:

@@ -51,6 +51,8 @@ class StopProof(Value):
 
     receipts: tuple[NodeReceipt, ...] = ()
     unproven: Mapping[str, str] = {}
+    settling: Mapping[str, float] = {}
+    """Unproven nodes that need nothing but time: seconds of steady answers that are still missing."""
 
 
 class StartOrder(Value):

@@ -214,9 +214,9 @@ class Attempts(Book):
         )
 
     async def _note(self, looked: api.Looked) -> None:
+        self.progress = looked.progress  # of a job that was over before it was first seen, too
         if self.ledger.last is None:
             return
-        self.progress = looked.progress
         boots = looked.boots if looked.native.restarts == self.ledger.last.restarts else {}
         self.ledger = self.ledger.with_last(progress=looked.progress, boots=self.ledger.last.boots or boots)
         saved = looked.progress.saved

@@ -50,6 +50,10 @@ class Recovery(Book):
         self.result = ""
         self.trouble: list[Evidence] = []
         self.ordered_here = True
+        self.over_here = False
+        self.settling: set[str] = set()
+        """Unproven nodes that only need time."""
+        self.settles_by: dict[str, float] = {}
 
     def take(self, inp: RecoveryInput) -> None:
         """Keeps the input and names the page."""
@@ -122,6 +126,8 @@ class Recovery(Book):
 
     def state_now(self) -> str:
         """What the job's state is if the runbook ends here, and how to give it back."""
+        if self.over_here:
+            return f"the job is {self.native.phase} ({self.native.reason or 'no reason'})"
         if self.running_here:
             return f"attempt {self.inp.generation} was started; it runs on, held against the scheduler's own requeue"
         if self.stopped_at is not None:
@@ -263,7 +269,7 @@ class Recovery(Book):
             if not missing:
                 break
             for node, why in missing.items():
-                if node not in asked:
+                if node not in asked and not self._time_will_prove(node):
                     asked.add(node)
                     self.tell(f"{node} is not proven clean ({why}); asked its runbook for a fence")
                     await self._ask_for_fence(node, why)
@@ -322,7 +328,14 @@ class Recovery(Book):
             summary="prove that the ranks are gone",
         )
         self.receipts |= {r.node: r for r in proof.receipts}
+        for node, seconds in proof.settling.items():
+            self.settles_by.setdefault(node, self.now() + seconds + PROVE_PATIENCE)
+        self.settling = set(proof.settling)
         return {n: w for n, w in proof.unproven.items() if n not in self.receipts}
+
+    def _time_will_prove(self, node: str) -> bool:
+        """A node that answers and was only not watched for long enough is no case for a fence, unless it goes on."""
+        return node in self.settling and self.now() < self.settles_by[node]
 
     async def _ask_for_fence(self, node: str, why: str) -> None:
         await self.must(
@@ -330,7 +343,7 @@ class Recovery(Book):
             api.HealRequest(
                 cluster=self.inp.cluster,
                 node=node,
-                verdict=self.inp.verdict,
+                verdict=self.inp.verdict if node == self.inp.verdict.culprit.node else None,
                 job=self.inp.job,
                 fence=True,
                 by=workflow.info().workflow_id,
@@ -389,10 +402,24 @@ class Recovery(Book):
                 summary="wait until it runs, then hold it again",
             )
         except StepFailed as failed:
-            return self.end(RecoveryEnd.STUCK, str(failed))
+            return await self._not_seen_running(str(failed))
         self.stage(Stage.START, start)
         self.tell(f"running on {', '.join(self.native.nodes)}")
         return None
+
+    async def _not_seen_running(self, why: str) -> RecoveryResult:
+        """An attempt may be over before anybody saw it run; it was one all the same, and goes into the ledger."""
+        native = await self.must(
+            api.READ_JOB,
+            api.OnJob(cluster=self.inp.cluster, native_id=self.native.native_id),
+            cluster=self.inp.cluster,
+            summary="did it run?",
+        )
+        ran = native.phase.ended and native.phase is not Phase.CANCELLED and native.restarts > self.inp.old.restarts
+        if not ran:
+            return self.end(RecoveryEnd.STUCK, why)
+        self.native, self.over_here = native, True
+        return self.end(RecoveryEnd.NO_STEP, f"attempt {self.inp.generation} was over before it was seen running")
 
     async def see_new_step(self) -> RecoveryResult:
         """RUNNING is no progress: done only when a new training step is seen."""

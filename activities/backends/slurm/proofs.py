@@ -33,13 +33,16 @@ class Proofs:
         job = (await self.view.job(query.native_id)).job
         receipts: list[NodeReceipt] = []
         unproven: dict[str, str] = {}
+        settling: dict[str, float] = {}
         proofs = [self._prove_node(node, boot, nodes.get(node), job, query) for node, boot in query.boots.items()]
         for node, (receipt, why) in zip(query.boots, await asyncio.gather(*proofs), strict=True):
             if receipt is not None:
                 receipts.append(receipt)
-            else:
-                unproven[node] = why
-        return StopProof(receipts=tuple(receipts), unproven=unproven)
+                continue
+            unproven[node] = why
+            if (seconds := self._settles_in(nodes.get(node), job, query)) is not None:
+                settling[node] = seconds
+        return StopProof(receipts=tuple(receipts), unproven=unproven, settling=settling)
 
     async def _prove_node(
         self, node: str, boot: str, facts: NodeFacts | None, job: NativeJob, query: StopQuery
@@ -62,6 +65,12 @@ class Proofs:
     def _not_settled(self, facts: NodeFacts, query: StopQuery) -> str:
         wait, because = self.still_to_wait(facts, query)
         return f"{because}; {wait:.0f} s more of steady answers are needed" if wait > 0 else ""
+
+    def _settles_in(self, facts: NodeFacts | None, job: NativeJob, query: StopQuery) -> float | None:
+        """Seconds after which time alone proves the node; None where somebody must act, a DOWN node included."""
+        if facts is None or facts.state is NodeState.DOWN or attempt_lives(job, query) or daemon_silent(facts):
+            return None
+        return self.still_to_wait(facts, query)[0]
 
     async def _is_off(self, node: str) -> tuple[bool, str]:
         try:
