@@ -1,6 +1,8 @@
 """Effects on nodes, and what the cluster knows about them."""
 
+import re
 import time
+from collections.abc import Sequence
 
 from activities import api
 from activities.backends.port import PowerControl
@@ -52,7 +54,7 @@ class NodeActivities(Owner):
         found = [
             *exit_evidence(native, arg.job, now),
             *parse_job_log(
-                lines,
+                own_words(lines, arg.restarts, arg.nodes),
                 cluster=arg.cluster,
                 job=arg.job,
                 seen_at=now,
@@ -164,6 +166,32 @@ def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
             ),
         )
     return ()
+
+
+_GENERATION = re.compile(r"\bgen=\d+\.(\d+)\b")
+_SLURM_SAYS = re.compile(r"\*\*\* (?:JOB|STEP) \S+ ON (\S+) ")
+
+
+def own_words(lines: Sequence[str], restarts: int, nodes: Sequence[str]) -> tuple[str, ...]:
+    """The lines of one attempt, of a log that several may have written to.
+
+    From the first line that names its generation on, else after the last line of an earlier one. What Slurm writes
+    late about a node that the attempt does not hold is of an earlier one, too.
+    """
+    begin = 0
+    for index, line in enumerate(lines):
+        found = _GENERATION.search(line)
+        if found and int(found[1]) >= restarts:
+            begin = index
+            break
+        if found:
+            begin = index + 1
+    return tuple(line for line in lines[begin:] if not _of_another_node(line, nodes))
+
+
+def _of_another_node(line: str, nodes: Sequence[str]) -> bool:
+    found = _SLURM_SAYS.search(line)
+    return bool(found and nodes and found[1] not in nodes)
 
 
 def _named(job: NativeJob) -> api.JobOn:
