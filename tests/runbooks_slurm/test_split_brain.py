@@ -69,7 +69,7 @@ async def test_without_a_power_hook_only_an_attestation_starts_it_and_a_late_wri
 
 
 @scenario(power=False)
-async def test_a_writer_that_wakes_up_beside_the_next_attempt_cannot_spoil_the_newest_checkpoint(
+async def test_a_writer_that_wakes_up_beside_the_next_attempt_spoils_no_checkpoint(
     stage: Stage,
 ) -> None:
     """Slurm's own stale messages may end the new attempt (same job, same step id); its checkpoint stays whole."""
