@@ -75,7 +75,7 @@ def _rpc(error: "RPCError") -> CliError:
     if error.status is RPCStatusCode.NOT_FOUND:
         return usage(f"Temporal does not know it: {text}")
     if error.status is RPCStatusCode.INVALID_ARGUMENT and "Runbook" in text:
-        return CliError(f"this namespace lacks our search attributes ({text}); `runbook doctor` registers them")
+        return CliError(f"this namespace lacks our search attributes ({text}); `runbook doctor --fix` registers them")
     if error.status in {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED}:
         return CliError(f"Temporal did not answer: {text}; is it up? `runbook doctor` looks")
     return CliError(f"Temporal refused it: {text}")

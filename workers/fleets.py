@@ -8,6 +8,8 @@ from fleet.errors import InvalidInputError
 
 FLEET_VARIABLE = "GPU_RUNBOOKS_FLEET"
 
+SIM_MARKER = "# written by `runbook dev --sim` or `runbook demo`; it may be overwritten by them"
+
 ALL_AUTO = """\
 modes:  # written by `runbook lab` and `runbook demo` only: a real fleet starts with propose
   adopt: auto
@@ -47,6 +49,8 @@ def write_sim_fleet(folder: Path, clusters: tuple[str, ...] = ("alpha", "beta"),
             part.unlink()
     if not world.exists():
         create_world(world, {name: ClusterShape(nodes=6, gpus=8) for name in clusters})
+    if fleet.exists() and not fleet.read_text(encoding="utf-8").startswith(SIM_MARKER):
+        raise InvalidInputError(f"{fleet} was not written by `runbook dev --sim`; move it away or use another --state")
     lines = [f"  {name}: {{kind: sim, path: world.sqlite}}" for name in clusters]
-    fleet.write_text("version: 1\nclusters:\n" + "\n".join(lines) + "\n" + ALL_AUTO)
+    fleet.write_text(f"{SIM_MARKER}\nversion: 1\nclusters:\n" + "\n".join(lines) + "\n" + ALL_AUTO)
     return fleet

@@ -244,5 +244,5 @@ async def cluster(
 
 def leftovers(root: Path) -> list[str]:
     """Command lines of processes that still name the lab's folder."""
-    done = subprocess.run(["ps", "-eo", "pid=,stat=,args="], check=True, capture_output=True, text=True)  # noqa: S607
+    done = subprocess.run(["ps", "-ww", "-eo", "pid=,stat=,args="], check=True, capture_output=True, text=True)  # noqa: S607
     return [line for line in done.stdout.splitlines() if f"{root}/" in line and line.split()[1][0] != "Z"]
