@@ -47,11 +47,17 @@ class GuardCluster(Book):
         self._publish()
         await workflow.wait_condition(lambda: workflow.info().is_continue_as_new_suggested())
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(GuardInput(scope=self.scope, freeze=self.freeze, leases=self.leases))
+        workflow.continue_as_new(
+            GuardInput(scope=self.scope, freeze=self.freeze, leases=self.leases),
+            memo=self._memo(),  # else the next run begins with the memo that this one was started with
+        )
+
+    def _memo(self) -> dict[str, object]:
+        return {FREEZE_MEMO: self.freeze.model_dump() if self.freeze else None}
 
     def _publish(self) -> None:
         """Writes the freeze into the memo, where every worker reads it without asking this workflow."""
-        workflow.upsert_memo({FREEZE_MEMO: self.freeze.model_dump() if self.freeze else None})
+        workflow.upsert_memo(self._memo())
         self.facts["Frozen"] = f"by {self.freeze.by}: {self.freeze.reason}" if self.freeze else ""
         self.facts["Nodes out"] = ", ".join(f"{lease.node} ({lease.holder})" for lease in self.leases)
         self.at("frozen" if self.freeze else "open")

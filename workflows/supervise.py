@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.model import NativeJob, Phase
     from fleet.people import Choice
     from fleet.runbooks import (
+        FINGERPRINT_MEMO,
         VIEW,
         Accepted,
         EvidenceBatch,
@@ -171,7 +172,8 @@ class SuperviseJob(Attempts):
         if self.inbox or self.orders or self.news is not None:
             return
         workflow.continue_as_new(
-            self.carry_over().model_copy(update={"seen": tuple(self.seen), "left_at": self.left_at})
+            self.carry_over().model_copy(update={"seen": tuple(self.seen), "left_at": self.left_at}),
+            memo={FINGERPRINT_MEMO: self.inp.fingerprint},  # what was noted after the start is not carried by itself
         )
 
     async def next_event(self) -> None:
