@@ -19,8 +19,8 @@ Ended = Callable[[Case], Played]
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    made = Nursery()
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    made = Nursery(tmp_path_factory.mktemp("bytecode"))
     yield made
     made.close()
 

@@ -22,8 +22,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 class Nursery:
     """The parent of all workers of a test run; safe in several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, bytecode: Path) -> None:
+        """`bytecode`: where compiled modules are kept, for each new runbook loads its modules anew in its sandbox."""
         self._lock = threading.Lock()
+        env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.crash.nursery"],
             cwd=REPOSITORY,
@@ -31,6 +33,7 @@ class Nursery:
             stdout=subprocess.PIPE,
             text=True,
             bufsize=1,
+            env=env | {"PYTHONPYCACHEPREFIX": str(bytecode)},
         )
 
     def start_worker(self, folder: Path) -> int:
