@@ -6,9 +6,10 @@ import json
 from activities.backends.slurm.commands import Commands, Finished
 from activities.backends.slurm.marks import check_name, reservation_name
 from activities.backends.slurm.nodes import NodeOrders, refuse_foreign
+from activities.backends.slurm.outcomes import Outcome
 from activities.backends.slurm.view import ClusterView
 from activities.backends.slurm.writes import read_back
-from fleet.errors import RefusedError
+from fleet.errors import RefusedError, TemporaryError
 from fleet.identity import op_of_reason
 from fleet.model import CheckResult, NodeFacts, Phase
 
@@ -73,7 +74,11 @@ class Checks:
         )
         if done.timed_out:
             await self._end_orphans(op)
-        return judge(facts, suite, done)
+        result = judge(facts, suite, done)
+        if not result.ran and not done.timed_out and done.outcome in {Outcome.NOT_DELIVERED, Outcome.UNKNOWN}:
+            why = f"check of {facts.node}: the Slurm controller did not answer ({done.text}); it is checked again"
+            raise TemporaryError(why, delay=2.0)  # our reservation keeps other work away meanwhile
+        return result
 
     async def _end_orphans(self, op: str) -> None:
         """Ends check jobs of this op that a crashed worker left behind."""
