@@ -1,0 +1,109 @@
+"""slurmctld is frozen or dead exactly when the failover wants to write: it ends as if nothing had been."""
+
+import re
+
+import pytest
+
+from fleet.model import NativeJob, NodeState, Phase
+from tests.runbooks_slurm.disturbing import all_of, at_write, without_controller
+from tests.runbooks_slurm.scenario import scenario
+from tests.runbooks_slurm.stage import Stage
+from tests.runbooks_slurm.training import resumed, saved, steps_of
+from tests.runbooks_slurm.watching import watching
+
+STEPS = 400
+WRITES = (
+    ("scancel --full", "State=DRAIN"),
+    ("requeuehold", "scontrol create reservation"),
+    ("ExcNodeList=", "scontrol reboot"),
+    ("scontrol release", "State=RESUME"),
+    ("Priority=", "srun "),
+    ("StartTime=", "scontrol delete"),
+    ("scontrol hold", "State=UNDRAIN"),
+)
+"""Each write of the job's failover, and with it one of the node's repair, in their order."""
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
+@pytest.mark.parametrize("writes", WRITES, ids=lambda pair: pair[0].replace(" ", "_"))
+@scenario(lab=("MessageTimeout=3",))
+async def test_a_write_that_the_controller_cannot_hear_is_made_once(
+    stage: Stage, writes: tuple[str, str], fault: str
+) -> None:
+    native_id = await stage.train(steps=STEPS)
+    await queue_another(stage)
+    sick = (await stage.nodes_of("train"))[1]
+    before = await stage.node(sick)
+    disturbances = [at_write(stage, words, fault) for words in writes]
+    async with watching(stage.lab, native_id) as seen:
+        stage.disturb = all_of(*disturbances)
+        await stage.lose_gpu(sick)
+        view = await stage.trains("train", 2)
+        stage.hurry()
+        assert "done" in await stage.result("job/train")
+        assert await stage.result(f"node/alpha/{sick}") == "repaired, checked and back at work"
+    assert [bool(d.met) for d in disturbances] == [True, True]  # type: ignore[attr-defined]
+    assert seen.never_two_at_once()
+    native = await stage.native(native_id)
+    assert (native.phase, native.restarts, native.excluded) == (Phase.SUCCEEDED, 1, (sick,))
+    assert view.ledger is not None
+    assert [(a.generation, a.restarts, a.rung) for a in view.ledger.attempts] == [
+        (1, 0, "first"),
+        (2, 1, "in_cluster"),
+    ]
+    hooks = re.findall(rf"^\S+ (prolog|epilog)  node=\S+ job={native_id} ", stage.log("hooks.log"), re.MULTILINE)
+    assert hooks == ["prolog"] * 2 + ["epilog"] * 2 + ["prolog"] * 2 + ["epilog"] * 2
+    assert len(re.findall(rf" reboot  node={sick} ", stage.log("hooks.log"))) == 1
+    lines = stage.output("train")
+    assert resumed(lines, "0.1") == saved(lines, "0.0")[-1]
+    assert [s for s, _, g in steps_of(lines) if g == "0.1"] == list(range(saved(lines, "0.0")[-1] + 1, STEPS + 1))
+    after = await stage.node(sick)
+    assert after.booted_at > before.booted_at + 2
+    assert (after.state, after.drained, after.op, after.reserved_by) == (NodeState.UP, False, None, None)
+    assert "No reservations" in await stage.scontrol("show", "reservations")
+    assert not [name for name in await stage.runbooks() if "/ask/" in name]
+
+
+async def queue_another(stage: Stage) -> None:
+    """A job that fits nowhere yet, so that being first in line is a write of its own."""
+    await stage.lab.quick_job("waits", "true", "--nodes=4", "--gres=gpu:8", "--exclusive")
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed"])
+@scenario(lab=("MessageTimeout=3",))
+async def test_a_submit_whose_answer_is_lost_makes_one_job(stage: Stage, fault: str) -> None:
+    script = stage.folder / "once.sh"
+    script.write_text("#!/bin/bash\nsleep 300\n")
+    disturbance = at_write(stage, "sbatch", fault)
+    stage.disturb = disturbance
+    words = ("--job", "once", "--option=--nodes=1", f"--workdir={stage.lab.work}")
+    ran = await stage.cli("submit", "alpha", str(script), *words)
+    assert ran.code == 0, ran.err
+
+    async def runs() -> bool:
+        return [j.phase for j in await jobs(stage)] == [Phase.RUNNING]
+
+    await stage.until(runs, "the one job runs")
+    assert disturbance.met  # type: ignore[attr-defined]
+    await stage.trains("once", 1)
+    (job,) = await jobs(stage)
+    assert (job.key, job.restarts, job.held) == ("once", 0, True)
+    assert len(re.findall("_slurm_rpc_submit_batch_job: JobId=", stage.log("slurmctld.log"))) == 1
+    again = await stage.cli("submit", "alpha", str(script), *words)
+    assert (again.code, "under way" in again.err) == (1, True)
+    assert len(await jobs(stage)) == 1
+
+
+async def jobs(stage: Stage) -> tuple[NativeJob, ...]:
+    return await stage.lab.backend.jobs(0.0)
+
+
+@scenario(lab=("MessageTimeout=3",))
+async def test_a_submit_through_a_frozen_controller_waits_for_it(stage: Stage) -> None:
+    async with without_controller(stage.lab, "frozen"):
+        handle = await stage.submit(stage.spec("once"))
+        view = await stage.at_step("job/once", "take on")
+        assert not view.result
+    await stage.trains("once", 1)
+    assert len(await jobs(stage)) == 1
+    await handle.cancel()
