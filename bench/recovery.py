@@ -30,6 +30,10 @@ STEPS_FIRST = 12
 PATIENCE = 240.0
 """Seconds for a recovery: the default waits 121 s, and a dead node is noticed late."""
 
+SETTLED = 16.0
+"""Seconds between two runs: a node that was silent a moment ago is only proven clean after 15 s of steady answers, and
+the node of the run before has just booted."""
+
 
 class Recovered(Value):
     """One fault, by the wall clock. The scheduler's and the job's own words, except for the receipt."""
@@ -117,6 +121,7 @@ async def supervised(place: Stand, side: Side, number: int, fault: str) -> Recov
     await side.cancel(OURS, native_id)
     await _over(place, job_workflow_id(job))
     await _over(place, node_workflow_id(OURS, nodes[-1]))
+    await asyncio.sleep(SETTLED)
     return made
 
 

@@ -70,12 +70,17 @@ class Stand:
 
     async def _watching(self, process: asyncio.subprocess.Process, cluster: str) -> None:
         async def seen() -> bool:
-            if process.returncode is not None:
-                log = (self.folder / "worker.log").read_text(errors="replace")[-1500:]
-                raise TemporaryError(f"the worker ended with {process.returncode}: {log}")
-            return await self.view(watch_workflow_id(cluster)) is not None
+            return process.returncode is not None or await self.view(watch_workflow_id(cluster)) is not None
 
-        await until(seen, WORKER_STARTS, f"the watch over {cluster} to run")
+        try:
+            await until(seen, WORKER_STARTS, f"the watch over {cluster} to run")
+        except TemporaryError as error:
+            raise TemporaryError(f"{error}; the worker's last words: {self._last_words()}") from error
+        if process.returncode is not None:
+            raise TemporaryError(f"the worker ended with {process.returncode}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return (self.folder / "worker.log").read_text(errors="replace")[-1500:]
 
 
 @asynccontextmanager
