@@ -31,8 +31,8 @@ PATIENCE = 240.0
 """Seconds for a recovery: the default waits 121 s, and a dead node is noticed late."""
 
 SETTLED = 16.0
-"""Seconds between two runs: a node that was silent a moment ago is only proven clean after 15 s of steady answers, and
-the node of the run before has just booted."""
+"""Seconds between two runs: a node that was silent a moment ago is proven clean only after 15 s of steady answers,
+and the node of the run before has just booted."""
 
 
 class Recovered(Value):
