@@ -50,7 +50,7 @@ def write_sim_fleet(folder: Path, clusters: tuple[str, ...] = ("alpha", "beta"),
     if not world.exists():
         create_world(world, {name: ClusterShape(nodes=6, gpus=8) for name in clusters})
     if fleet.exists() and not fleet.read_text(encoding="utf-8").startswith(SIM_MARKER):
-        raise InvalidInputError(f"{fleet} was not written by `runbook dev --sim`; move it away or use another --state")
+        raise InvalidInputError(f"{fleet} was not written by `runbook dev --sim`; move it away")
     lines = [f"  {name}: {{kind: sim, path: world.sqlite}}" for name in clusters]
     fleet.write_text(f"{SIM_MARKER}\nversion: 1\nclusters:\n" + "\n".join(lines) + "\n" + ALL_AUTO)
     return fleet
