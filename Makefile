@@ -28,7 +28,7 @@ lint: setup ## Format, lint, types, import contracts
 	$(RUN) lint-imports
 
 test-matrix: setup slurm-packages ## Every step boundary times every fault on real Slurm (long)
-	$(RUN) pytest -m matrix -v tests/crash_slurm
+	$(RUN) pytest -m matrix -vv tests/crash_slurm
 
 bench: setup ## Every figure that we claim, beside its alternative
 	$(RUN) python -m bench recovery
