@@ -118,7 +118,7 @@ async def test_a_late_clone_of_a_step_has_no_effect_of_its_own(wide_stage: Stage
 async def _clone_of_job_step(stage: Stage, step: str) -> None:
     job = step.replace("_", "-")
     workflow_id = f"job/{job}" if step in {"submit_job", "adopt_job"} else f"job/{job}/failover/2"
-    gate = stage.gates.set(workflow_id, step, "before")
+    gate = stage.gates.set(workflow_id, step, "before", deaf=True)
     await stage.submit(stage.spec(job))
     await stage.until(lambda: stage.faults.native_ids(job), f"{job} is submitted")
     (native_id,) = stage.faults.native_ids(job)
@@ -140,7 +140,7 @@ async def _clone_of_job_step(stage: Stage, step: str) -> None:
 
 async def _clone_of_node_step(stage: Stage, number: int, step: str) -> None:
     node = f"alpha{number}"
-    gate = stage.gates.set(f"node/alpha/{node}", step, "before")
+    gate = stage.gates.set(f"node/alpha/{node}", step, "before", deaf=True)
     check = stage.gates.set(f"node/alpha/{node}", "check_node", "before")
     await stage.heal(node, stage.faults.gpu_lost(node))
     await check.wait()
