@@ -7,7 +7,7 @@ from activities.registry import implements, remember, remembered
 from activities.runtime import Owner, until
 from fleet.errors import RefusedError, TemporaryError
 from fleet.identity import fleet_name
-from fleet.model import NativeJob, NodeFacts, NodeReceipt, NodeState, Phase, Progress
+from fleet.model import BOOT_MARGIN, NativeJob, NodeFacts, NodeReceipt, NodeState, Phase, Progress
 from fleet.orders import AdoptedJob, StopProof
 
 
@@ -29,20 +29,34 @@ class JobActivities(Owner):
         progress = await backend.progress(arg.native_id, arg.restarts)
         boots: dict[str, str] = {}
         if native.phase is Phase.RUNNING:
-            boots = {n.node: n.boot for n in await backend.nodes() if n.node in native.nodes}
+            boots = await self._boots(arg.cluster, native)
         return api.Looked(native=native, progress=progress, boots=boots)
+
+    async def _boots(self, cluster: str, native: NativeJob) -> dict[str, str]:
+        """Boots that the attempt runs under: never from a reading that is older than its start. An earlier boot of a
+        node would later prove that the attempt is gone while it lives."""
+        backend = self.runtime.backend(cluster)
+        held = [n for n in await backend.nodes() if n.node in native.nodes]
+        if any(n.read_at < (native.started_at or 0.0) + BOOT_MARGIN for n in held):
+            held = [n for n in await backend.nodes(max_age=0) if n.node in native.nodes]
+        return {n.node: n.boot for n in held}
 
     @implements(api.COUNT_FREE)
     async def count_free(self, arg: api.NeedsNodes) -> api.FreeNodes:
         """Free nodes and the job's own healthy ones, without the excluded."""
         backend = self.runtime.backend(arg.cluster)
-        free = set((await backend.capacity()).free_nodes)
+        capacity = await backend.capacity()
         own = {
             n.node
-            for n in await backend.nodes()
+            for n in await backend.nodes(max_age=0)
             if n.node in arg.own and n.responding and not n.drained and n.state is not NodeState.DOWN
         }
-        return api.FreeNodes(free=len((free | own) - set(arg.exclude)))
+        usable = (set(capacity.free_nodes) | own) - set(arg.exclude)
+        late = set(capacity.unreported) - usable - set(arg.exclude)
+        if late and len(usable) < arg.wanted:
+            names = ", ".join(sorted(late)[:10])
+            raise TemporaryError(f"{names}: not heard of since the controller started; counted again", delay=2)
+        return api.FreeNodes(free=len(usable))
 
     @implements(api.READ_LOG)
     async def read_log(self, arg: api.OnJob) -> api.LogTail:
@@ -206,7 +220,7 @@ class JobActivities(Owner):
                 raise RefusedError(f"job {arg.native_id} ended before it ran: {now.phase} ({now.reason})")
             if now.phase is Phase.PENDING and now.held and now.restarts >= arg.restarts:
                 raise RefusedError(f"job {arg.native_id} is held again ({now.reason}); somebody stopped it")
-            return now.phase is Phase.RUNNING and now.restarts >= arg.restarts
+            return now.phase is Phase.RUNNING and now.restarts >= arg.restarts and bool(now.nodes)
 
         if not await until(running, seconds=arg.timeout, every=0.25, slowest=3.0):
             raise RefusedError(

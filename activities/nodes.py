@@ -61,7 +61,7 @@ class NodeActivities(Owner):
                 attempt=arg.restarts,
                 tables=self.runtime.tables(),
             ),
-            *(e for n in await backend.nodes() if n.node in arg.nodes for e in node_evidence(n, now)),
+            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in node_evidence(n, now)),
         ]
         if native.restarts > arg.restarts:
             found.append(

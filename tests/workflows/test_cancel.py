@@ -69,6 +69,8 @@ async def _cancel_recovery(stage: Stage, case: Case) -> None:
     assert case.left in await stage.page(child)
     await stage.stays(lambda: _ops(stage, native_id) == case.ops, f"{case} {_ops(stage, native_id)}", seconds=2.5)
     assert await stage.runs(f"job/{job}")
+    if case.step == "stop":
+        await stage.record(child, "failover-cancelled")
     native = await stage.native(native_id)
     assert native.held
     assert native.phase is (Phase.PENDING if "held in the queue" in case.left else Phase.RUNNING)

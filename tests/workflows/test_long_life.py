@@ -62,6 +62,7 @@ async def test_a_guard_keeps_its_freeze_and_its_leases_and_shows_no_gap(forgetfu
     assert after.freeze
     assert (after.freeze.by, after.leases) == ("ada", before.leases)
     await stage.freeze("alpha", Update.UNFREEZE)
+    await stage.record("guard/alpha", "guard-begun-anew")
 
 
 async def _watch_memo(guard: Handle, gaps: list[str], ended: asyncio.Event) -> None:
@@ -92,6 +93,7 @@ async def test_a_watch_routes_what_comes_while_it_begins_anew_and_nothing_twice(
     await stage.lose_gpu((await stage.nodes_of())[0])
     await stage.trains_again("train", native_id, 2)
     assert await _routed(stage, 31)
+    await stage.record("watch/alpha", "watch-begun-anew")
 
 
 def note(number: int) -> Evidence:

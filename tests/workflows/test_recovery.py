@@ -82,6 +82,7 @@ async def test_a_fault_of_the_program_is_refused_with_its_cause_and_moved_nowher
     assert (await stage.native(native_id)).phase is Phase.FAILED
     (report,) = await stage.reports("job/train", "job")
     assert any("RuntimeError" in line for line in report.lines)
+    await stage.record("job/train", "supervise-user-fault")
 
 
 async def _result(stage: Stage) -> str:
@@ -121,6 +122,9 @@ async def test_the_schedulers_own_requeue_waits_for_a_receipt_while_the_old_rank
     assert view.ledger.attempts[0].receipt
     assert view.ledger.attempts[0].receipt.grade() in {ReceiptGrade.DAEMON_GONE, ReceiptGrade.POWER_OFF}
     assert "back at work" in await stage.result(f"node/alpha/{sick}")
+    assert view.ledger.attempts[0].verdict
+    assert view.ledger.attempts[0].verdict.fault is FaultClass.HARDWARE
+    assert sick not in view.ledger.attempts[1].nodes
     await stage.record("job/train/failover/2", "failover-fenced")
 
 
