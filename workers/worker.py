@@ -36,6 +36,8 @@ THROTTLE = timedelta(seconds=2)
 """How late a cancel may reach an activity; Temporal's default is a minute."""
 GRACE = timedelta(seconds=5)
 """How long running steps may finish when the worker is asked to stop."""
+STOP_LIMIT = 30.0
+"""Seconds after which a stopping worker is not waited for any more."""
 SLOTS = 200
 """Activities at once per queue: they wait for clusters, they do not compute."""
 
@@ -146,13 +148,31 @@ async def run_worker(
         loop.add_signal_handler(number, stop.set)
     loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(max_workers=64, thread_name_prefix="blocking"))
     workers = make_workers(runtime, clusters, runbooks=runbooks, interceptors=interceptors)
-    async with AsyncExitStack() as stack:
+    running = AsyncExitStack()
+    try:
         for worker in workers:
-            await stack.enter_async_context(worker)
+            await running.enter_async_context(worker)
         if runbooks:
             await start_watching(runtime.client, clusters)
         log.info("worker is ready", clusters=list(clusters), runbooks=runbooks)
         await stop.wait()
         log.info("worker stops; running steps may finish")
-        await asyncio.gather(*(worker.shutdown() for worker in workers))  # together: one grace, not one after another
+    finally:
+        await _stop(workers, running)
     await runtime.close()
+
+
+async def _stop(workers: Sequence[Worker], running: AsyncExitStack) -> None:
+    """All together: one grace, not one after another. A worker that does not end is left to the process's exit:
+    its steps are run again elsewhere after their heartbeat time-out, which is what a crash costs too."""
+
+    async def end() -> None:
+        await asyncio.gather(*(worker.shutdown() for worker in workers if worker.is_running))
+        await running.aclose()
+
+    ending = asyncio.create_task(end())
+    await asyncio.wait({ending}, timeout=STOP_LIMIT)
+    if ending.done():
+        ending.result()
+        return
+    log.error("a worker did not stop in time and is left behind", seconds=STOP_LIMIT)
