@@ -197,6 +197,8 @@ class NeedsNodes(Value):
     native_id: str
     exclude: tuple[str, ...] = ()
     own: tuple[str, ...] = ()
+    wanted: int = 0
+    """Fewer than these are believed only from a controller that has heard of all its nodes."""
 
 
 class FreeNodes(Value):

@@ -206,6 +206,8 @@ class Capacity(Value):
 
     cluster: Name
     free_nodes: tuple[str, ...]
+    unreported: tuple[str, ...] = ()
+    """Nodes of which a controller that has just started knows nothing yet."""
     total_nodes: int
     read_at: float
 

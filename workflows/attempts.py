@@ -299,6 +299,7 @@ class Attempts(Book):
                 native_id=self.native_id,
                 exclude=unusable(self.ledger, verdict),
                 own=last.nodes if last else (),
+                wanted=native.nodes_wanted if native else 0,
             ),
             cluster=self.inp.cluster,
             summary="count free nodes",

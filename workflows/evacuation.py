@@ -46,6 +46,8 @@ class Evacuation(Book):
         self.off_ordered = False
         self.silent_since: float | None = None
         self.leased = False
+        self.isolated_at = 0.0
+        self.mark_seen_at = 0.0
         self.foreign = ""
         self.returned = False
         self.result = ""
@@ -77,6 +79,8 @@ class Evacuation(Book):
             cluster=self.inp.cluster,
             summary=f"read {self.inp.node}",
         )
+        if facts.op == self.op:
+            self.mark_seen_at = self.now()
         if not self.boot_before:
             self.boot_before, self.booted_before = facts.boot, facts.booted_at
         return facts

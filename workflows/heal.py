@@ -19,6 +19,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows.base import Abandoned, StepFailed
     from workflows.evacuation import Evacuation
 
+FORGETS = 10.0
+"""Seconds for which a mark must have stood to be safe from a crash of the controller: slurmctld that was killed lost
+what it had acknowledged within its last 2 s (measured)."""
+
 
 @workflow.defn(name=Runbook.HEAL)
 class HealNode(Evacuation):
@@ -94,7 +98,9 @@ class HealNode(Evacuation):
             self.take_lease,
             self.isolate,
             self.evacuate,
+            self.keep_isolated,
             self.repair,
+            self.keep_isolated,
             self.check,
             self.bring_back,
         ):
@@ -144,7 +150,23 @@ class HealNode(Evacuation):
         if facts.foreign_drain:
             await self.ask_about_foreign_drain(facts)
             return
+        self.isolated_at = self.now()
         self.tell(f"isolated with mark gpu-runbooks:{self.op}")
+
+    async def keep_isolated(self) -> None:
+        """Reads our mark again before the node is touched. One that never stood for long was lost with its
+        controller and is set again; one that did was taken away by a person, whose word holds."""
+        while not (self.foreign or self.powered_off or self.result):
+            facts = await self.facts_now()
+            if facts.op == self.op or facts.foreign_drain:
+                return
+            if self.mark_seen_at - self.isolated_at > FORGETS:
+                self.result = "stopped: somebody took our mark away"
+                return
+            self.tell("our mark is gone, the controller forgot it")
+            await self.isolate()
+            if not self.result:
+                await self.evacuate()
 
     async def ask_about_foreign_drain(self, facts: NodeFacts) -> None:
         """Repairing under somebody else's drain needs a person; it stays drained by its owner afterwards."""

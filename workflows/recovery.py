@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.faults.evidence import Evidence
     from fleet.ledger import Span, Stage
-    from fleet.model import FenceReceipt, NodeReceipt, Phase, Progress
+    from fleet.model import FenceReceipt, NativeJob, NodeReceipt, Phase, Progress
     from fleet.orders import StartOrder, StopQuery
     from fleet.plans import recovery_steps
     from fleet.runbooks import (
@@ -90,9 +90,7 @@ class Recovery(Book):
             early = (
                 await self.get_permission()
                 or await self.save_checkpoint()
-                or await self.stop()
-                or await self.fence()
-                or await self.start()
+                or await self.move()
                 or await self.see_running()
             )
             return early or await self.see_new_step()
@@ -236,6 +234,14 @@ class Recovery(Book):
             self.tell(f"no new checkpoint: {failed}")  # the last periodic one has to do
         self.stage(Stage.STOP, start, "checkpoint")
         return None
+
+    async def move(self) -> RecoveryResult | None:
+        """Stop, fence, start. Again from the stop while the cluster turns out to have forgotten it: a controller
+        that dies loses what it acknowledged in its last 2 s (measured)."""
+        while True:
+            early = await self.stop() or await self.fence() or await self.start()
+            if early is not None or self.running_here:
+                return early
 
     async def stop(self) -> RecoveryResult | None:
         self.at("stop", waits="the attempt to end", then="fence")
@@ -381,10 +387,29 @@ class Recovery(Book):
                 summary=f"start attempt {self.inp.generation}",
             )
         except StepFailed as failed:
+            if await self._stop_was_forgotten():
+                return None
             return self.end(RecoveryEnd.STUCK, str(failed))
         self.running_here = True
         self.stage(Stage.REQUEUE, start)
         return None
+
+    async def _stop_was_forgotten(self) -> bool:
+        """The job stands at a lower restart count than the one that the stop was acknowledged with."""
+        native = await self._read_job("is it still stopped?")
+        if native.phase.ended or native.restarts >= self.native.restarts:
+            return False
+        self.tell(f"the cluster has forgotten the stop (restart {native.restarts} again); stopped once more")
+        self.native = native
+        return True
+
+    async def _read_job(self, why: str) -> NativeJob:
+        return await self.must(
+            api.READ_JOB,
+            api.OnJob(cluster=self.inp.cluster, native_id=self.native.native_id),
+            cluster=self.inp.cluster,
+            summary=why,
+        )
 
     async def see_running(self) -> RecoveryResult | None:
         self.at("requeue wait", waits="nodes for the next attempt", then="first new step")
@@ -409,12 +434,7 @@ class Recovery(Book):
 
     async def _not_seen_running(self, why: str) -> RecoveryResult:
         """An attempt may be over before anybody saw it run; it was one all the same, and goes into the ledger."""
-        native = await self.must(
-            api.READ_JOB,
-            api.OnJob(cluster=self.inp.cluster, native_id=self.native.native_id),
-            cluster=self.inp.cluster,
-            summary="did it run?",
-        )
+        native = await self._read_job("did it run?")
         ran = native.phase.ended and native.phase is not Phase.CANCELLED and native.restarts > self.inp.old.restarts
         if not ran:
             return self.end(RecoveryEnd.STUCK, why)

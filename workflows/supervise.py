@@ -216,6 +216,8 @@ class SuperviseJob(Attempts):
         """One branch for each phase."""
         last = self.ledger.last
         if native.phase is Phase.RUNNING:
+            if not native.nodes:
+                return  # a controller that has just started; without its nodes an attempt could never be fenced
             if last is None or native.restarts > last.restarts:
                 await self.begin_attempt(native)
                 self.watching()

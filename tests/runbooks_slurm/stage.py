@@ -361,6 +361,10 @@ class Stage:
             if view is not None:
                 lines += [f"{name}: at {view.step}, waits for {view.waits_for}; {view.result}"]
                 lines += [f"    {line}" for line in view.story]
+        for lab in self.labs.values():
+            lines += [await lab.slurm("scontrol", "--oneliner", "show", what) for what in ("jobs", "nodes")]
+            lines += self.log("hooks.log", lab).splitlines()
+        lines += [" ".join(argv) for argv in self.written]
         return "\n".join(lines)
 
     # -- waiting

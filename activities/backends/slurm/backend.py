@@ -127,6 +127,7 @@ class SlurmBackend:
         return Capacity(
             cluster=self.cluster,
             free_nodes=free,
+            unreported=tuple(f.node for f in nodes if self.view.records[f.node].base == "UNKNOWN"),
             total_nodes=len(nodes),
             read_at=max((facts.read_at for facts in nodes), default=0.0),
         )
