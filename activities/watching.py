@@ -19,7 +19,7 @@ from activities.search import typed
 from fleet import attributes
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
-from fleet.model import NativeJob, NodeFacts
+from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.runbooks import FINGERPRINT_MEMO, EvidenceBatch, Runbook, Signal, SuperviseInput
 
 
@@ -79,8 +79,8 @@ class WatchActivities(Owner):
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
-        if job.phase.ended or not job.tokens.supervise:
-            return
+        if job.phase.ended or job.phase is Phase.ABSENT or not job.tokens.supervise:
+            return  # over, or purged from the controller since: nobody can supervise it any more
         if await self._is_over(name, job):
             return
         await self._supervise(cluster, name, job)
