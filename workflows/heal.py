@@ -154,17 +154,19 @@ class HealNode(Evacuation):
         self.tell(f"isolated with mark gpu-runbooks:{self.op}")
 
     async def keep_isolated(self) -> None:
-        """Reads our mark again before the node is touched. One that never stood for long was lost with its
-        controller and is set again; one that did was taken away by a person, whose word holds."""
+        """Looks again before the node is touched. A mark that never stood for long was lost with its controller and
+        is set again, and so is the evacuation; one that did was taken away by a person, whose word holds."""
         while not (self.foreign or self.powered_off or self.result):
             facts = await self.facts_now()
-            if facts.op == self.op or facts.foreign_drain:
+            ours = facts.op == self.op
+            if facts.foreign_drain or (ours and not facts.jobs):
                 return
-            if self.mark_seen_at - self.isolated_at > FORGETS:
+            if not ours and self.mark_seen_at - self.isolated_at > FORGETS:
                 self.result = "stopped: somebody took our mark away"
                 return
-            self.tell("our mark is gone, the controller forgot it")
-            await self.isolate()
+            self.tell("the controller forgot its jobs' end" if ours else "the controller forgot our mark")
+            if not ours:
+                await self.isolate()
             if not self.result:
                 await self.evacuate()
 

@@ -218,7 +218,7 @@ class SuperviseJob(Attempts):
         if native.phase is Phase.RUNNING:
             if not native.nodes:
                 return  # a controller that has just started; without its nodes an attempt could never be fenced
-            if last is None or native.restarts > last.restarts:
+            if last is None or native.restarts > last.restarts or set(native.nodes) != set(last.nodes):
                 await self.begin_attempt(native)
                 self.watching()
             elif native.restarts != self.left_at and await self.stalled():
@@ -231,6 +231,8 @@ class SuperviseJob(Attempts):
             if unseen and native.restarts != self.left_at:
                 self.tell(f"the scheduler put it back into the queue by itself ({native.reason})")
                 await self.recover(())
+            elif last is not None and last.ended_at is None and native.restarts == last.restarts and native.held:
+                await self.forgotten()
         elif native.phase is Phase.ABSENT:
             await self.missing()
         elif native.phase.ended:
@@ -255,6 +257,27 @@ class SuperviseJob(Attempts):
         )
         if outcome.choice is not Choice.RETRY:
             self.result = "end unknown: the controller does not know it any more"
+
+    async def forgotten(self) -> None:
+        """A start that was seen and is unknown to the cluster: its controller died and lost it. Whether its ranks
+        live nobody can tell here, and a new one would have the same generation."""
+        last = self.ledger.last
+        nodes = ", ".join(last.nodes) if last else ""
+        outcome = await self.ask(
+            title=f"{self.inp.cluster} forgot that {self.inp.job} runs",
+            why=(
+                f"Attempt {self.ledger.generation} was seen running on {nodes}, and job {self.native_id} is shown as "
+                f"waiting and held. Look whether ranks are left there, then `runbook release {self.inp.job}`."
+            ),
+            steps=("retry: look again", "abort: stop supervising it; it stays held"),
+            options=(Choice.RETRY, Choice.ABORT),
+            default=Choice.ABORT,
+            cluster=self.inp.cluster,
+        )
+        if outcome.choice is Choice.RETRY:
+            self.news = await self.look()
+        else:
+            self.result = f"left to a person: {await self.describe_left_state()}"
 
     async def ended(self, native: NativeJob) -> None:
         """Done, stopped by a person, or ended badly. Progress decides, not the scheduler's word."""

@@ -9,7 +9,7 @@ from activities.backends.slurm.jobs import JobOrders
 from activities.backends.slurm.normalise import JobRecord
 from activities.backends.slurm.outcomes import Outcome
 from activities.backends.slurm.writes import read_back
-from fleet.errors import NotFoundError, RefusedError
+from fleet.errors import NotFoundError, RefusedError, TemporaryError
 from fleet.model import NativeJob, Phase
 from fleet.orders import StartOrder
 
@@ -157,7 +157,10 @@ class Attempts:
         record = await self.view.known_job(native_id)
         if record.job.phase is not Phase.RUNNING:
             raise RefusedError(f"job {native_id} is {record.job.phase}; it is settled once it runs")
-        return (await self.orders.hold_record(record)).job
+        job = (await self.orders.hold_record(record)).job
+        if job.phase is not Phase.RUNNING:  # a controller that died has lost the start
+            raise TemporaryError(f"job {native_id} is {job.phase} again; it is looked at again", delay=1.0)
+        return job
 
 
 def _refuse_persons_hold(record: JobRecord) -> None:
