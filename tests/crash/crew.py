@@ -89,7 +89,7 @@ class Crew:
         self.over.set()
         if self.case.fault in FREEZES:
             late = (self.folder / MARKER).with_suffix(".over")
-            await self.until(lambda: asyncio.to_thread(late.exists), "the late step of the frozen worker", 30)
+            await self.until(lambda: asyncio.to_thread(late.exists), "the late step of the frozen worker")
 
     def end(self) -> None:
         """Nothing is left behind."""
@@ -117,7 +117,7 @@ class Crew:
             return seen.status is not WorkflowExecutionStatus.RUNNING
         return False
 
-    async def until(self, look: Callable[[], Awaitable[T | None]], what: str, seconds: float = 90.0) -> T:
+    async def until(self, look: Callable[[], Awaitable[T | None]], what: str, seconds: float = 180.0) -> T:
         """Looks until there is something. Raises AssertionError that says what never came."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

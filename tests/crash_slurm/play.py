@@ -196,7 +196,7 @@ async def play(lab: Cluster, folder: Path, case: Case, number: int, nursery: Nur
             (stage.checkpoints / HURRY).touch()
             await made.until(lambda: made.is_over(job_workflow_id(stage.job)), "the end of the job")
             heal = node_workflow_id(lab.name, stage.node)
-            await made.until(lambda: made.is_over(heal), "the node's return", 180)
+            await made.until(lambda: made.is_over(heal), "the node's return")
         finally:
             counting.cancel()
         return await _look(made, stage, before, began)
