@@ -331,20 +331,20 @@ class Stage:
             task_queue=RUNBOOKS_QUEUE,
         )
 
-    async def question(self, parent: str) -> Question:
-        """The newest open question of a runbook."""
+    async def question(self, parent: str, limit: float = PATIENCE) -> Question:
+        """The newest open question of a runbook; of any for an empty name."""
 
         async def there() -> Question | None:
             async for row in self.client.list_workflows(
                 f"WorkflowType='{Runbook.ASK}' AND ExecutionStatus='Running'"
             ):
-                if row.id.startswith(f"{parent}/ask/"):
+                if not parent or row.id.startswith(f"{parent}/ask/"):
                     view = await self.view_if(row.id)
                     if view and view.question and view.outcome is None:
                         return view.question
             return None
 
-        return cast(Question, await self.until(there, f"{parent} asks a person"))
+        return cast(Question, await self.until(there, f"{parent} asks a person", limit))
 
     async def answer(self, question: Question, choice: Choice, by: str = "grace") -> Outcome:
         said = make_answer(question, choice, by, "seen")

@@ -1,17 +1,20 @@
 """slurmctld is frozen or dead exactly when the failover wants to write: it ends as if nothing had been."""
 
+import asyncio
 import re
 
 import pytest
 
+from fleet.ledger import Rung
 from fleet.model import NativeJob, NodeState, Phase
+from fleet.people import Choice
 from tests.runbooks_slurm.disturbing import all_of, at_write, without_controller
 from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
-from tests.runbooks_slurm.training import resumed, saved, steps_of
-from tests.runbooks_slurm.watching import watching
+from tests.runbooks_slurm.training import resumed, saved, steps_of, undisturbed
+from tests.runbooks_slurm.watching import attempts_alive, watching
 
-STEPS = 400
+STEPS = 1000
 WRITES = (
     ("scancel --full", "State=DRAIN"),
     ("requeuehold", "scontrol create reservation"),
@@ -24,17 +27,19 @@ WRITES = (
 """Each write of the job's failover, and with it one of the node's repair, in their order."""
 
 
-@pytest.mark.parametrize("fault", ["frozen", "killed"])
-@pytest.mark.parametrize("writes", WRITES, ids=lambda pair: pair[0].replace(" ", "_"))
+ids = [pair[0].replace(" ", "_") for pair in WRITES]
+
+
+@pytest.mark.parametrize("writes", WRITES, ids=ids)
 @scenario(lab=("MessageTimeout=3",))
-async def test_a_write_that_the_controller_cannot_hear_is_made_once(
-    stage: Stage, writes: tuple[str, str], fault: str
+async def test_a_write_that_a_frozen_controller_does_not_answer_is_made_once(
+    stage: Stage, writes: tuple[str, str]
 ) -> None:
     native_id = await stage.train(steps=STEPS)
     await queue_another(stage)
     sick = (await stage.nodes_of("train"))[1]
     before = await stage.node(sick)
-    disturbances = [at_write(stage, words, fault) for words in writes]
+    disturbances = [at_write(stage, words, "frozen") for words in writes]
     async with watching(stage.lab, native_id) as seen:
         stage.disturb = all_of(*disturbances)
         await stage.lose_gpu(sick)
@@ -47,10 +52,8 @@ async def test_a_write_that_the_controller_cannot_hear_is_made_once(
     native = await stage.native(native_id)
     assert (native.phase, native.restarts, native.excluded) == (Phase.SUCCEEDED, 1, (sick,))
     assert view.ledger is not None
-    assert [(a.generation, a.restarts, a.rung) for a in view.ledger.attempts] == [
-        (1, 0, "first"),
-        (2, 1, "in_cluster"),
-    ]
+    attempts = [(a.generation, a.restarts, a.rung) for a in view.ledger.attempts]
+    assert attempts == [(1, 0, Rung.FIRST), (2, 1, Rung.IN_CLUSTER)]
     hooks = re.findall(rf"^\S+ (prolog|epilog)  node=\S+ job={native_id} ", stage.log("hooks.log"), re.MULTILINE)
     assert hooks == ["prolog"] * 2 + ["epilog"] * 2 + ["prolog"] * 2 + ["epilog"] * 2
     assert len(re.findall(rf" reboot  node={sick} ", stage.log("hooks.log"))) == 1
@@ -62,6 +65,51 @@ async def test_a_write_that_the_controller_cannot_hear_is_made_once(
     assert (after.state, after.drained, after.op, after.reserved_by) == (NodeState.UP, False, None, None)
     assert "No reservations" in await stage.scontrol("show", "reservations")
     assert not [name for name in await stage.runbooks() if "/ask/" in name]
+
+
+@pytest.mark.parametrize("writes", WRITES, ids=ids)
+@scenario(lab=("MessageTimeout=3",))
+async def test_a_controller_that_dies_at_a_write_costs_at_most_a_persons_word(
+    stage: Stage, writes: tuple[str, str]
+) -> None:
+    """It loses what it acknowledged in its last two seconds, a start or an end of the job among them; then nobody
+    can tell whether ranks live, and a person is asked. What holds in any case: no two attempts meet, no step is
+    lost, and what is left of our marks is described."""
+    native_id = await stage.train(steps=STEPS)
+    await queue_another(stage)
+    sick = (await stage.nodes_of("train"))[1]
+    calm = await asyncio.to_thread(undisturbed, stage.folder / "calm", STEPS)
+    disturbances = [at_write(stage, words, "killed") for words in writes]
+    async with watching(stage.lab, native_id) as seen:
+        stage.disturb = all_of(*disturbances)
+        await stage.lose_gpu(sick)
+        person = asyncio.create_task(patient_person(stage, native_id))
+        await stage.until(lambda: disturbances[0].met, "the controller has died once")  # type: ignore[attr-defined]
+        await stage.until(lambda: 1 in seen.first, "the second attempt")
+        stage.hurry()
+        result = await stage.result("job/train")
+        healed = await stage.result(f"node/alpha/{sick}")
+        person.cancel()
+    assert "done" in result
+    assert all(len(alive) < 2 for alive in seen.together)
+    steps = steps_of(stage.output("train"))
+    assert {step for step, _, _ in steps} == set(calm)
+    assert all(loss == calm[step] for step, loss, _ in steps)
+    after = await stage.node(sick)
+    if "back at work" in healed:
+        assert (after.state, after.drained, after.op, after.reserved_by) == (NodeState.UP, False, None, None)
+    else:
+        assert f"gpu-runbooks:{after.op}" in healed, "it stays isolated, and its result says how to take it back"
+
+
+async def patient_person(stage: Stage, native_id: str) -> None:
+    """Answers every question of the scenario as its text says."""
+    while True:
+        question = await stage.question("", limit=3600)
+        if "forgot that" in question.plan.title:
+            await stage.until(lambda: not attempts_alive(native_id, stage.lab.settings.conf), "no rank is left")
+            await stage.scontrol("release", native_id)
+        await stage.answer(question, Choice.RETRY)
 
 
 async def queue_another(stage: Stage) -> None:

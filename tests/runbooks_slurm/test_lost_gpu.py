@@ -1,5 +1,6 @@
 """A job on real Slurm loses a GPU and trains again elsewhere from its last checkpoint; the node comes back healed."""
 
+import asyncio
 import re
 
 from temporalio.api.enums.v1 import EventType
@@ -11,12 +12,12 @@ from tests.runbooks_slurm.stage import Stage
 from tests.runbooks_slurm.training import resumed, saved, steps_of, undisturbed
 from tests.runbooks_slurm.watching import watching
 
-STEPS = 400
+STEPS = 1000
 
 
 @scenario()
 async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(stage: Stage) -> None:
-    calm = undisturbed(stage.folder / "calm", STEPS)
+    calm = await asyncio.to_thread(undisturbed, stage.folder / "calm", STEPS)
     native_id = await stage.train(steps=STEPS)
     old = await stage.nodes_of("train")
     sick = old[1]
