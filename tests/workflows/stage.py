@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import IndexedValueType
@@ -29,6 +29,7 @@ from clients.connection import connect
 from clients.questions import make_answer
 from fleet.attributes import ATTRIBUTES
 from fleet.decision import Action
+from fleet.errors import TemporaryError
 from fleet.faults.evidence import Evidence
 from fleet.faults.parse import parse_any
 from fleet.identity import job_workflow_id, node_workflow_id
@@ -81,6 +82,7 @@ HISTORIES = Path(__file__).with_name("histories")
 RECORDING = "GPU_RUNBOOKS_RECORD"
 
 Handle = WorkflowHandle[Any, Any]
+T = TypeVar("T")
 
 
 class Stage:
@@ -190,7 +192,7 @@ class Stage:
         )
 
     async def native(self, native_id: str) -> NativeJob:
-        return await self.alpha.job(native_id)
+        return await _answered(lambda: self.alpha.job(native_id))
 
     def ops(self, *leave_out: str, target: str | None = None) -> list[str]:
         """Names of the mutations that really happened, in order."""
@@ -239,7 +241,7 @@ class Stage:
     # -- nodes
 
     async def node(self, node: str) -> NodeFacts:
-        return await self.alpha.node(node)
+        return await _answered(lambda: self.alpha.node(node))
 
     async def heal(self, node: str, *lines: str, evidence: tuple[Evidence, ...] = ()) -> Handle:
         """Asks for a repair as the watch does, without telling any job."""
@@ -375,32 +377,27 @@ class Stage:
 
     # -- waiting
 
-    async def until(
-        self,
-        look: Callable[[], Any],
-        what: str,
-        limit: float = PATIENCE,
-        every: float = 0.05,
-    ) -> Any:
-        """Looks until there is something and returns it; a failing worker ends it at once."""
-        deadline = time.monotonic() + limit
+    async def until(self, look: Callable[[], Any], what: str, limit: float = PATIENCE) -> Any:
+        """Looks until there is something and returns it; a failing worker ends it at once.
+
+        A plain function is called in a thread and ever less often: the worker shares this loop with the test.
+        """
+        deadline, every = time.monotonic() + limit, 0.03
         while True:
-            found = look()
-            seen = await found if inspect.isawaitable(found) else found
-            if seen:
-                return seen
+            if found := await _seen(look):
+                return found
             if self._worker is not None and self._worker.done():
                 self._worker.result()
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             await asyncio.sleep(every)
+            every = min(every * 1.3, 0.4)
 
-    async def stays(self, look: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = 1.5) -> None:
+    async def stays(self, look: Callable[[], Any], what: str, seconds: float = 1.5) -> None:
         """For what must not happen: true over the whole time."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            found = look()
-            assert await found if inspect.isawaitable(found) else found, f"did not stay: {what}"
-            await asyncio.sleep(0.1)
+            assert await _seen(look), f"did not stay: {what}"
+            await asyncio.sleep(0.2)
 
     # -- histories
 
@@ -409,6 +406,22 @@ class Stage:
         if RECORDING in os.environ:
             history = await self.handle(workflow_id).fetch_history()
             write_history(history, name)
+
+
+async def _seen(look: Callable[[], Any]) -> Any:
+    if inspect.iscoroutinefunction(look):
+        return await look()
+    found = await asyncio.to_thread(look)
+    return await found if inspect.isawaitable(found) else found
+
+
+async def _answered(read: Callable[[], Awaitable[T]]) -> T:
+    """Reads again while the controller is away."""
+    while True:
+        try:
+            return await read()
+        except TemporaryError:
+            await asyncio.sleep(0.05)
 
 
 def write_history(history: WorkflowHistory, name: str) -> None:
