@@ -1,12 +1,20 @@
 """A try of a step that was away for longer than its heartbeats may miss writes no more."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from activities import presence
 from activities.presence import AWAY, begin, check_presence
 from fleet.errors import TemporaryError
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """No presence is left behind: the next test in this process would be "away" since then."""
+    token = presence._PRESENT.set(None)
+    yield
+    presence._PRESENT.reset(token)
 
 
 @pytest.fixture
