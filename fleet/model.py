@@ -61,6 +61,10 @@ class JobTokens(Value):
     log: str | None = None
 
 
+_LAUNCH_FAILED = ("launchfailedrequeuedheld", "joblaunchfailure")
+"""Letters of Slurm's reasons (22.05 to 25.11) for a launch that failed, a prolog's failure among them."""
+
+
 class NativeJob(Value):
     """A job as its cluster shows it, at one reading."""
 
@@ -99,6 +103,12 @@ class NativeJob(Value):
     def fingerprint(self) -> str:
         """Tells two jobs with a reused id apart. Not by submit time: a requeue changes it (measured on Slurm)."""
         return f"{self.native_id}:{self.name}"
+
+    @property
+    def launch_failed(self) -> bool:
+        """It waits because the scheduler could not launch it: its batch script never ran there."""
+        words = re.sub(r"[^a-z]+", "", self.reason.lower())
+        return self.phase is Phase.PENDING and words.startswith(_LAUNCH_FAILED)
 
 
 class NodeState(StrEnum):

@@ -93,7 +93,7 @@ class Attempts(Book):
     async def begin_attempt(self, native: NativeJob) -> None:
         """An attempt that somebody else started, or the first one: adopt it and write it down."""
         if not self.adopted:
-            await self._adopt()
+            await self.adopt()
         else:
             await self.must(
                 api.HOLD_JOB,
@@ -105,10 +105,11 @@ class Attempts(Book):
         rung = Rung.FIRST if self.ledger.last is None else Rung.OBSERVED
         if self.ledger.last is not None and self.ledger.last.ended_at is None:
             self.ledger = self.ledger.with_last(ended_at=self.now())
-        self._append(rung, looked.native, looked.boots, ordered_at=native.submitted_at)
+        self.append(rung, looked.native, looked.boots, ordered_at=native.submitted_at)
         self.tell(f"attempt {self.ledger.generation} runs on {', '.join(looked.native.nodes)}")
 
-    async def _adopt(self) -> None:
+    async def adopt(self) -> None:
+        """Holds it, so that only we start its next attempt, where the policy's mode allows."""
         policy = await self.policy(self.inp.cluster)
         allowed = self.inp.by not in {"watch", ""} or await self.allowed(
             policy.mode("adopt"),
@@ -134,7 +135,7 @@ class Attempts(Book):
         self.native, self.adopted = adopted.job, True
         self.tell("adopted: held, so that the scheduler cannot start a second attempt by itself")
 
-    def _append(
+    def append(
         self,
         rung: Rung,
         native: NativeJob,
@@ -145,6 +146,7 @@ class Attempts(Book):
         result: RecoveryResult | None = None,
         charge: int = 1,
     ) -> None:
+        """Opens the next row of the ledger."""
         self.ledger = self.ledger.with_attempt(
             Attempt(
                 generation=self.ledger.generation + 1,
@@ -425,7 +427,7 @@ class Attempts(Book):
             }
         ):
             return
-        self._append(
+        self.append(
             _rung(result, decision),
             native,
             {},

@@ -435,8 +435,10 @@ class Recovery(Book):
     async def _not_seen_running(self, why: str) -> RecoveryResult:
         """An attempt may be over before anybody saw it run; it was one all the same, and goes into the ledger."""
         native = await self._read_job("did it run?")
-        ran = native.phase.ended and native.phase is not Phase.CANCELLED and native.restarts > self.inp.old.restarts
-        if not ran:
+        over = native.phase.ended and native.phase is not Phase.CANCELLED
+        if native.launch_failed and native.restarts == self.native.restarts + 1:
+            over, native = True, native.model_copy(update={"restarts": self.native.restarts})
+        if not over or native.restarts <= self.inp.old.restarts:
             return self.end(RecoveryEnd.STUCK, why)
         self.native, self.over_here = native, True
         return self.end(RecoveryEnd.NO_STEP, f"attempt {self.inp.generation} was over before it was seen running")

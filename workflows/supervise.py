@@ -12,6 +12,8 @@ from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_e
 with workflow.unsafe.imports_passed_through():
     from fleet.decision import Action, Decision
     from fleet.faults.evidence import Evidence, Verdict
+    from fleet.ladder import PREEMPTED
+    from fleet.ledger import Rung
     from fleet.model import NativeJob, Phase
     from fleet.people import Choice
     from fleet.runbooks import (
@@ -231,6 +233,8 @@ class SuperviseJob(Attempts):
             if unseen and native.restarts != self.left_at:
                 self.tell(f"the scheduler put it back into the queue by itself ({native.reason})")
                 await self.recover(())
+            elif last is None and native.held and native.launch_failed:
+                await self.launch_failed(native)
             elif last is not None and last.ended_at is None and native.restarts == last.restarts and native.held:
                 await self.forgotten()
         elif native.phase is Phase.ABSENT:
@@ -257,6 +261,19 @@ class SuperviseJob(Attempts):
         )
         if outcome.choice is not Choice.RETRY:
             self.result = "end unknown: the controller does not know it any more"
+
+    async def launch_failed(self, native: NativeJob) -> None:
+        """Its first launch failed, and the scheduler holds it. Its script never ran, so no rank is anywhere, unless
+        it was started before and nobody looked: then a person decides."""
+        if native.restarts != 1:
+            await self.ask_what_next(
+                await self.judge((), None), f"it was started {native.restarts} times before it was seen"
+            )
+            return
+        await self.adopt()
+        self.append(Rung.FIRST, native.model_copy(update={"restarts": 0}), {}, ordered_at=native.submitted_at)
+        self.tell(f"its launch failed ({native.reason})")
+        await self.recover(())
 
     async def forgotten(self) -> None:
         """A start that was seen and is unknown to the cluster: its controller died and lost it. Whether its ranks
@@ -313,7 +330,9 @@ class SuperviseJob(Attempts):
         except Abandoned as given_up:
             self.tell(f"no decision: {given_up}")
             return
-        if decision.action in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
+        if verdict.rule in PREEMPTED and self.waits_held():
+            await self.let_go_on(verdict, decision, detected)
+        elif decision.action in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
             result = await self.run_recovery(verdict, decision, detected, want)
             await self.book(result, verdict, decision)
         elif decision.action is Action.REFUSE:
@@ -342,7 +361,8 @@ class SuperviseJob(Attempts):
             update={
                 "action": Action.RESTART_IN_PLACE,
                 "mode": str(policy.mode("restart_in_place")),
-                "why": f"it was put back into the queue; it goes on after a receipt ({decision.why})",
+                "why": f"it was put back into the queue; it goes on after a receipt ({verdict.title})",
+                "delay": 0.0,
                 "charge": 0,
             }
         )
