@@ -11,6 +11,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -153,7 +154,7 @@ class Stage:
         finally:
             async for row in self.client.list_workflows('ExecutionStatus="Running"'):
                 try:
-                    await self.client.get_workflow_handle(row.id).terminate()
+                    await self.client.get_workflow_handle(row.id).terminate(rpc_timeout=timedelta(seconds=3))
                 except RPCError:
                     continue
             await self.alpha.close()
