@@ -165,7 +165,7 @@ class Evacuation(Book):
             self.at("evacuate", waits=names, then="reboot")
             if self.now() > deadline:
                 await self._ask_about_rest(names)
-                deadline = self.now() + policy.drain_deadline
+                deadline = self.now() + (await self.policy(self.inp.cluster)).drain_deadline
                 continue
             await self._pause(waits.pop(0) if len(waits) > 1 else waits[0])
 

@@ -9,7 +9,7 @@ from fleet.model import NodeState, Phase
 from fleet.people import Choice
 from fleet.runbooks import HealRequestNote, Signal
 from tests.workflows.conftest import Opener
-from tests.workflows.stage import Stage
+from tests.workflows.stage import WIDE, Stage
 
 XID_79 = "NVRM: Xid (PCI:0000:ab:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -92,6 +92,7 @@ async def test_other_peoples_work_is_waited_for_and_never_stopped(wide_stage: St
         await stage.heal(node, stage.faults.gpu_lost(node))
     waited, taken = [await stage.question(f"node/alpha/{node}") for node in nodes]
     assert "not ours to stop" in waited.why
+    stage.write_policy(limits=WIDE)
     await stage.answer(waited, Choice.RETRY)
     await stage.answer(taken, Choice.TAKE_OVER)
     assert "taken over by grace" in await stage.result(f"node/alpha/{nodes[1]}")
