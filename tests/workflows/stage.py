@@ -433,9 +433,12 @@ def write_history(history: WorkflowHistory, name: str) -> None:
 
 
 def _without_identity(value: Any) -> Any:
+    """The SDK calls a process `PID@HOST`; sticky queues are named after it."""
     if isinstance(value, dict):
-        return {k: "recorded" if k == "identity" else _without_identity(v) for k, v in value.items()}
-    return [_without_identity(v) for v in value] if isinstance(value, list) else value
+        return {k: _without_identity(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_without_identity(v) for v in value]
+    return re.sub(r"\b\d+@[\w.-]+", "recorded", value) if isinstance(value, str) else value
 
 
 async def make_namespace(address: str, name: str) -> str:
