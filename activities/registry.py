@@ -92,7 +92,7 @@ async def _beating() -> AsyncIterator[None]:
     """Beats while the body runs. Each call of a backend has a time limit below the step's own, so a hung one
     cannot hide behind the beats for longer than `start_to_close`.
 
-    The first beat comes after a second: most steps are over by then, and a beat costs the server a write (4 to 6 of
+    The first beat comes after a second: most steps are over by then, and a beat costs the server a write (4 to 7 of
     the 32 ms of processor time that a short step costs it, measured). Every beat replaces what the server keeps, so
     it carries on what the try before kept.
     """
