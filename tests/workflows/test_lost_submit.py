@@ -27,4 +27,5 @@ async def _native_id(stage: Stage) -> str:
         ids = stage.faults.native_ids("train")
         return ids[0] if ids else None
 
-    return await stage.until(there, "the job is in the queue")
+    native_id: str = await stage.until(there, "the job is in the queue")
+    return native_id
