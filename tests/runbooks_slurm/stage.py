@@ -43,7 +43,7 @@ PACED = Path(__file__).parents[1] / "crash_slurm" / "paced_train.py"
 Handle = WorkflowHandle[Any, Any]
 Disturbance = Callable[[tuple[str, ...]], AbstractAsyncContextManager[None]]
 LIMITS = {"settle": "1s", "in_place_delays": "[0s]", "checkpoint_grace": "20s", "run_timeout": "2m"}
-PATIENCE = 120.0
+PATIENCE = 60.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
 WRITES = ("update", "hold", "release", "requeuehold", "create", "delete", "reboot")
 

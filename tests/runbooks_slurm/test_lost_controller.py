@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -80,16 +82,14 @@ async def test_a_controller_that_dies_at_a_write_costs_at_most_a_persons_word(
     sick = (await stage.nodes_of("train"))[1]
     calm = await asyncio.to_thread(undisturbed, stage.folder / "calm", STEPS)
     disturbances = [at_write(stage, words, "killed") for words in writes]
-    async with watching(stage.lab, native_id) as seen:
+    async with watching(stage.lab, native_id) as seen, patient_person(stage, native_id):
         stage.disturb = all_of(*disturbances)
         await stage.lose_gpu(sick)
-        person = asyncio.create_task(patient_person(stage, native_id))
         await stage.until(lambda: disturbances[0].met, "the controller has died once")  # type: ignore[attr-defined]
         await stage.until(lambda: 1 in seen.first, "the second attempt")
         stage.hurry()
         result = await stage.result("job/train")
         healed = await stage.result(f"node/alpha/{sick}")
-        person.cancel()
     assert "done" in result
     assert all(len(alive) < 2 for alive in seen.together)
     steps = steps_of(stage.output("train"))
@@ -102,14 +102,24 @@ async def test_a_controller_that_dies_at_a_write_costs_at_most_a_persons_word(
         assert f"gpu-runbooks:{after.op}" in healed, "it stays isolated, and its result says how to take it back"
 
 
-async def patient_person(stage: Stage, native_id: str) -> None:
-    """Answers every question of the scenario as its text says."""
-    while True:
-        question = await stage.question("", limit=3600)
-        if "forgot that" in question.plan.title:
-            await stage.until(lambda: not attempts_alive(native_id, stage.lab.settings.conf), "no rank is left")
-            await stage.scontrol("release", native_id)
-        await stage.answer(question, Choice.RETRY)
+@asynccontextmanager
+async def patient_person(stage: Stage, native_id: str) -> AsyncIterator[None]:
+    """Somebody who answers every question of the scenario as its text says."""
+
+    async def answering() -> None:
+        while True:
+            question = await stage.question("", limit=3600)
+            if "forgot that" in question.plan.title:
+                await stage.until(lambda: not attempts_alive(native_id, stage.lab.settings.conf), "no rank is left")
+                await stage.scontrol("release", native_id)
+            await stage.answer(question, Choice.RETRY)
+
+    person = asyncio.create_task(answering())
+    try:
+        yield
+    finally:
+        person.cancel()
+        await asyncio.gather(person, return_exceptions=True)
 
 
 async def queue_another(stage: Stage) -> None:
