@@ -5,6 +5,7 @@ reads of a runbook.
 """
 
 import asyncio
+import functools
 import inspect
 import json
 import os
@@ -77,7 +78,7 @@ LIMITS = {
     "question_expiry": "1h",
 }
 WIDE = {"nodes_out": "40", "nodes_out_percent": '"100%"'}
-PATIENCE = 120.0
+PATIENCE = 60.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
 HISTORIES = Path(__file__).with_name("histories")
 RECORDING = "GPU_RUNBOOKS_RECORD"
@@ -139,6 +140,9 @@ class Stage:
         self._worker = asyncio.create_task(
             run_worker(self.runtime, clusters or ("alpha",), stop=self._stop, interceptors=[self.gates])
         )
+        for cluster in clusters or ("alpha",):
+            for workflow_id in (f"watch/{cluster}", f"guard/{cluster}"):
+                await self.until(functools.partial(self._known, workflow_id), f"{workflow_id} runs")
 
     async def stop_worker(self) -> None:
         self.gates.open_all()
@@ -389,9 +393,20 @@ class Stage:
                 return found
             if self._worker is not None and self._worker.done():
                 self._worker.result()
-            assert time.monotonic() < deadline, f"waited in vain: {what}"
+                raise AssertionError(f"the worker was stopped while the test waited: {what}")
+            if time.monotonic() > deadline:
+                raise AssertionError(f"waited in vain: {what}\n{await self._scene()}")
             await asyncio.sleep(every)
             every = min(every * 1.3, 0.4)
+
+    async def _scene(self) -> str:
+        """What every runbook shows and what happened in the fleet: said when a wait was in vain."""
+        told = []
+        async for row in self.client.list_workflows():
+            view = await self.view(row.id)
+            state = f"{view.step}, waits for {view.waits_for}" if not view.result else view.result
+            told.append(f"{row.id}: {state}\n  " + "\n  ".join(view.story))
+        return "\n".join([*told, *map(str, self.faults.effects())])
 
     async def stays(self, look: Callable[[], Any], what: str, seconds: float = 1.5) -> None:
         """For what must not happen: true over the whole time."""

@@ -5,9 +5,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-import pytest
-
 from fleet.model import NodeState, Phase
+from tests.workflows.conftest import Opener
 from tests.workflows.gates import Gate
 from tests.workflows.stage import Stage
 
@@ -67,7 +66,15 @@ async def assert_as_undisturbed(stage: Stage, native_id: str, sick: str) -> None
     assert (await stage.view("guard/alpha")).leases == ()
 
 
-async def test_every_write_may_lose_its_answer(stage: Stage) -> None:
+async def test_every_write_may_lose_its_answer_or_meet_a_controller_that_is_away(open_stage: Opener) -> None:
+    """Three worlds side by side: answers lost, the controller frozen (every second write happens), and dead."""
+    stages = [await open_stage() for _ in range(3)]
+    for stage in stages:
+        await stage.start_worker()
+    await asyncio.gather(_lost(stages[0]), _disturbed(stages[1], "frozen"), _disturbed(stages[2], "dead"))
+
+
+async def _lost(stage: Stage) -> None:
     for op in WRITES:
         stage.faults.lose_next_answer(op)
     native_id, sick = await recover(stage)
@@ -76,8 +83,7 @@ async def test_every_write_may_lose_its_answer(stage: Stage) -> None:
         assert db.execute("select op from lost_answers").fetchall() == []  # each was met
 
 
-@pytest.mark.parametrize("how", ["frozen", "dead"])
-async def test_the_controller_may_be_away_at_every_write(stage: Stage, how: str) -> None:
+async def _disturbed(stage: Stage, how: str) -> None:
     begin, end = {
         "frozen": (stage.faults.controller_freeze, stage.faults.controller_thaw),
         "dead": (stage.faults.controller_kill, stage.faults.controller_start),

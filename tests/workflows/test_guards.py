@@ -3,6 +3,7 @@
 import pytest
 
 from fleet.runbooks import Update
+from tests.workflows.conftest import Opener
 from tests.workflows.stage import Stage
 
 
@@ -30,8 +31,8 @@ async def test_a_freeze_stops_every_change_and_outlives_its_worker(stage: Stage)
     assert "back at work" in await stage.result(f"node/alpha/{sick}")
 
 
-async def test_a_freeze_of_one_cluster_leaves_the_other_alone(stage: Stage) -> None:
-    await stage.stop_worker()
+async def test_a_freeze_of_one_cluster_leaves_the_other_alone(open_stage: Opener) -> None:
+    stage = await open_stage()
     await stage.start_worker("alpha", "beta")
     await stage.freeze("alpha")
     await stage.submit(stage.spec("far"), cluster="beta")
