@@ -32,7 +32,7 @@ async def test_a_lost_gpu_moves_the_job_excludes_the_node_and_heals_it(stage: St
     assert sorted(effects) == sorted(
         ["attempt", "adopt", "isolate", "stop", "start_attempt", "attempt", "reboot", "check", "release"]
     )
-    assert effects.index("stop") < effects.index("start_attempt") < effects.index("reboot")
+    assert effects.index("stop") < min(effects.index("start_attempt"), effects.index("reboot"))
     assert stage.faults.most_attempts_alive(native_id) == 1
     assert (await stage.native(native_id)).adopted
     first = view.ledger.attempts[0]
