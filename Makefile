@@ -6,7 +6,7 @@ export GPU_RUNBOOKS_REQUIRE ?=
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --quiet
 
-.PHONY: help demo test test-slurm check lint test-matrix bench setup format clean slurm-packages
+.PHONY: help demo test check lint test-matrix bench setup format clean slurm-packages
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -16,11 +16,7 @@ demo: setup ## One recovery from end to end, with the incident report (BACKEND=s
 	@$(RUN) runbook demo --backend $(BACKEND)
 
 test: setup slurm-packages lint ## Set up what the tests need (real components included) and run all of them
-	tests/run_all.sh $(RUN) pytest
-
-test-slurm: setup slurm-packages ## Whole runbooks on real Slurm, and each step boundary of a failover once (about 15 minutes)
-	$(RUN) pytest tests/runbooks_slurm
-	$(RUN) pytest tests/crash_slurm
+	$(RUN) python -m tests.run_all
 
 check: setup lint ## Fast checks: lint, and the tests that need no server and no cluster (about a minute)
 	$(RUN) pytest tests/fleet tests/faults tests/agents tests/activities -x --durations=3

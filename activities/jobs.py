@@ -1,6 +1,7 @@
 """Effects on jobs: everything that runs on a cluster's queue and concerns one job."""
 
 import time
+from collections.abc import Collection
 
 from activities import api
 from activities.registry import implements, remember, remembered
@@ -192,12 +193,17 @@ class JobActivities(Owner):
             unproven.update(proof.unproven)
             settling.clear()
             settling.update(proof.settling)
-            return not unproven
+            return not unproven or await self._all_down(arg.cluster, unproven)
 
         await until(proven, seconds=arg.patience, every=0.3, slowest=2.0)
         missing = {n: unproven.get(n, "no answer yet") for n in arg.query.boots if n not in receipts}
         waiting = {n: s for n, s in settling.items() if n in missing}
         return StopProof(receipts=tuple(receipts.values()), unproven=missing, settling=waiting)
+
+    async def _all_down(self, cluster: str, nodes: Collection[str]) -> bool:
+        """The cluster has given them up: no daemon there will prove anything, so nobody waits for one."""
+        facts = await self.runtime.backend(cluster).nodes()
+        return set(nodes) <= {n.node for n in facts if n.state is NodeState.DOWN and not n.responding}
 
     @implements(api.START_ATTEMPT)
     async def start_attempt(self, arg: api.Start) -> NativeJob:

@@ -11,22 +11,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from clients import runs, talk
 from clients.errors import CliError, Exit, usage
 from clients.names import is_workflow_id, workflow_id
-from fleet.people import Answer, Choice, Outcome, Question, refusal
+from fleet.people import Answer, Choice, Outcome, Question, Refusal, refusal
 from fleet.runbooks import Runbook, Update
 
 KEY_VARIABLE = "GPU_RUNBOOKS_KEY"
 ANSWER_LIFE = 600.0
 """Seconds that a signed statement counts: long enough for a passphrase, too short to be of use when it is found."""
-_NOT_ALLOWED = (
-    "is no approver here",
-    "must be signed",
-    "somebody else must approve it",
-    "the signature is not by",
-    "counts on the embedded server only",
-    "no usable public key",
-    "no signers are listed",
-)
-"""Parts of refusals (fleet/people.py, activities/people.py) that concern the person, not the question."""
 
 
 async def open_questions(client: Client, subject: str | None = None) -> list[Question]:
@@ -112,7 +102,7 @@ async def give(client: Client, question: Question, answer: Answer, key: Path | N
     try:
         return await talk.update(handle, Update.ANSWER, signed, Outcome, identity=f"answer-{signed.nonce}")
     except talk.Refused as refused:
-        raise _refused(str(refused)) from refused
+        raise _refused(Refusal(str(refused), refused.not_allowed)) from refused
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
@@ -123,18 +113,17 @@ async def give(client: Client, question: Question, answer: Answer, key: Path | N
 def _signed(question: Question, answer: Answer, key: Path | None) -> Answer:
     if not question.signers or key is None:
         why = refusal(question, answer, now=time.time(), answered=None)
-        if why:
+        if why is not None:
             raise _refused(why)
         return answer
     stand_in = answer.model_copy(update={"signature": "to be made"})
     why = refusal(question, stand_in, now=time.time(), answered=None)
-    if why:  # before a passphrase is asked for
+    if why is not None:  # before a passphrase is asked for
         raise _refused(why)
     from clients.signing import sign
 
     return sign(answer, key)
 
 
-def _refused(text: str) -> CliError:
-    code = Exit.NOT_ALLOWED if any(part in text for part in _NOT_ALLOWED) else Exit.FAILED
-    return CliError(text, code)
+def _refused(why: Refusal) -> CliError:
+    return CliError(why.text, Exit.NOT_ALLOWED if why.not_allowed else Exit.FAILED)

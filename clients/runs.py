@@ -27,8 +27,6 @@ KINDS = {
 """Words of `runbook list --kind`."""
 FOLLOW_EVERY = 1.0
 """Seconds between two looks of `watch` and `--wait`; each is one query."""
-ENDED_WELL = {Runbook.SUPERVISE: ("done",), Runbook.HEAL: ("repaired", "nothing to repair")}
-"""How the result of a runbook begins when it reached what it was for."""
 
 Handle = WorkflowHandle[object, object]
 
@@ -162,18 +160,17 @@ async def ended(found: Found) -> Ended:
         result = await found.handle.result()
     except WorkflowFailureError as error:  # closed anew between our two looks
         return Ended(id=row.id, status="failed", ok=False, result=str(error.cause))
-    text, ok = _judged(KINDS.get(row.kind), result)
+    text, ok = _judged(result)
     return Ended(id=row.id, status=row.status, ok=ok, result=text)
 
 
-def _judged(kind: Runbook | None, result: object) -> tuple[str, bool]:
-    """The result in words, and whether the runbook reached what it was for."""
-    if isinstance(result, dict):  # a recovery's or a question's value
-        text = str(result.get("text") or result.get("choice") or "")
-        return text, result.get("ended", "training") in {"training", "job_ended"}
-    text = "" if result is None else str(result)
-    good = ENDED_WELL.get(kind) if kind else None
-    return text, good is None or text.startswith(good)
+def _judged(result: object) -> tuple[str, bool]:
+    """The result in words, and whether the runbook reached what it was for: an `Ending`, a `RecoveryResult` or the
+    `Outcome` of a question, which any answer settles."""
+    if not isinstance(result, dict):
+        return "" if result is None else str(result), True
+    text = str(result.get("text") or result.get("choice") or "")
+    return text, bool(result.get("ok", result.get("ended", "training") in {"training", "job_ended"}))
 
 
 async def wait_closed(client: Client, identity: str, limit: float) -> Found:

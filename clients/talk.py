@@ -28,7 +28,7 @@ from clients.errors import CliError
 from fleet import attributes
 from fleet.identity import RUNBOOKS_QUEUE
 from fleet.model import Value
-from fleet.runbooks import VIEW, Runbook, Update, View
+from fleet.runbooks import NOT_ALLOWED, VIEW, Runbook, Update, View
 
 Answer = TypeVar("Answer", bound=Value)
 Result = TypeVar("Result")
@@ -41,6 +41,9 @@ QUERY_LIMIT = timedelta(seconds=5)
 
 class Refused(CliError):  # noqa: N818 - what the runbook said, not a fault of ours
     """The runbook said no, in its own words."""
+
+    not_allowed = False
+    """It concerns the person, not what was asked."""
 
 
 def search_attributes(cluster: str = "", job: str = "", node: str = "") -> TypedSearchAttributes:
@@ -116,7 +119,9 @@ async def _limited(call: Awaitable[Result], kind: Update) -> Result:
         ) from error
     except WorkflowUpdateFailedError as error:
         cause = error.cause
-        raise Refused(cause.message if isinstance(cause, ApplicationError) else str(cause)) from error
+        refused = Refused(cause.message if isinstance(cause, ApplicationError) else str(cause))
+        refused.not_allowed = isinstance(cause, ApplicationError) and cause.type == NOT_ALLOWED
+        raise refused from error
 
 
 def link(client: Client, workflow_id: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from enum import StrEnum
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -98,28 +99,38 @@ class Outcome(Value):
     reason: str = ""
 
 
-def refusal(question: Question, answer: Answer, *, now: float, answered: Outcome | None) -> str | None:
+class Refusal(NamedTuple):
+    """Why an answer does not count."""
+
+    text: str
+    not_allowed: bool = False
+    """It concerns the person or the signature, not the question."""
+
+
+def refusal(question: Question, answer: Answer, *, now: float, answered: Outcome | None) -> Refusal | None:
     """Why the answer does not count, in words that say what to do next; None when it may be verified.
 
     This is the pure part of the check (update validator); the signature is verified in an activity afterwards.
     """
     if answered is not None:
-        return f"already answered by {answered.by}: {answered.choice}; nothing was changed by this answer"
+        return Refusal(f"already answered by {answered.by}: {answered.choice}; nothing was changed by this answer")
     if now >= question.expires_at:
-        return f"the question expired and its safe default ({question.default}) was taken"
+        return Refusal(f"the question expired and its safe default ({question.default}) was taken")
     if now >= answer.expires_at:
-        return "the signed statement has expired; answer again"
+        return Refusal("the signed statement has expired; answer again")
     if answer.question != question.id:
-        return f"the answer is for {answer.question}, this question is {question.id}"
+        return Refusal(f"the answer is for {answer.question}, this question is {question.id}")
     if answer.plan_hash != question.plan.digest or answer.op != question.plan.op:
-        return f"the plan changed: it is {question.plan.digest} now; read it again before you answer"
+        return Refusal(f"the plan changed: it is {question.plan.digest} now; read it again before you answer")
     if answer.choice not in question.options:
-        return f"{answer.choice} is no option here; choose one of {', '.join(question.options)}"
+        return Refusal(f"{answer.choice} is no option here; choose one of {', '.join(question.options)}")
     names = {s.name for s in question.signers}
     if names and answer.approver not in names:
-        return f"{answer.approver} is no approver here; approvers are {', '.join(sorted(names))}"
+        return Refusal(
+            f"{answer.approver} is no approver here; approvers are {', '.join(sorted(names))}", not_allowed=True
+        )
     if names and answer.signature is None:
-        return "this fleet lists signers, so an answer must be signed: give --key"
+        return Refusal("this fleet lists signers, so an answer must be signed: give --key", not_allowed=True)
     if question.wide and answer.choice is Choice.APPROVE and answer.approver == question.requester:
-        return f"{answer.approver} asked for this step; somebody else must approve it"
+        return Refusal(f"{answer.approver} asked for this step; somebody else must approve it", not_allowed=True)
     return None

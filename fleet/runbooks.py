@@ -26,6 +26,12 @@ class Runbook(StrEnum):
     GUARD = "GuardCluster"
 
 
+REFUSED = "Refused"
+"""Type of an update's refusal."""
+NOT_ALLOWED = "NotAllowed"
+"""The same where it concerns the person: no approver, no signature or a bad one."""
+
+
 class Signal(StrEnum):
     """Signals, by the name they are registered under."""
 
@@ -118,6 +124,8 @@ class RecoveryInput(Value):
     in_place: bool
     requester: str = ""
     detected_at: float
+    decided_from: float
+    """When the job's runbook took it up: detection ends and the decision begins."""
     signals_sent: Mapping[str, str] = {}
 
 
@@ -144,6 +152,15 @@ class RecoveryEnd(StrEnum):
     GIVEN_UP = "given_up"  # a person (or nobody in time) ended a parked step
     NO_STEP = "no_step"  # it runs, and no new step came in time
     CANCELLED = "cancelled"
+
+
+class Ending(Value):
+    """How a job's or a node's runbook ended."""
+
+    text: str
+    """In words, with the state that it left behind."""
+    ok: bool
+    """It reached what it is for: the job is done, the node is back at work or needed nothing."""
 
 
 class HealRequestNote(Value):

@@ -15,7 +15,6 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Interceptor, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-import workflows
 from activities.backends.factory import make_backend
 from activities.control import ControlActivities
 from activities.jobs import JobActivities
@@ -28,6 +27,7 @@ from activities.watching import WatchActivities
 from fleet import attributes
 from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, guard_workflow_id, watch_workflow_id
 from fleet.runbooks import GuardInput, Runbook, WatchInput
+from workflows.all import ALL
 from workflows.base import Abandoned, StepFailed
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ def make_workers(
             Worker(
                 runtime.client,
                 task_queue=RUNBOOKS_QUEUE,
-                workflows=list(workflows.ALL),
+                workflows=list(ALL),
                 activities=implementations(ControlActivities(runtime)),
                 workflow_runner=SandboxedWorkflowRunner(
                     restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)

@@ -1,11 +1,1 @@
-"""The runbooks: durable order of steps, deterministic, no I/O. `ALL` is what a worker runs."""
-
-from workflows.ask import AskHuman
-from workflows.failover import FailoverInCluster
-from workflows.guard import GuardCluster
-from workflows.heal import HealNode
-from workflows.restart import RestartInPlace
-from workflows.supervise import SuperviseJob
-from workflows.watch import WatchCluster
-
-ALL = (SuperviseJob, RestartInPlace, FailoverInCluster, HealNode, AskHuman, WatchCluster, GuardCluster)
+"""The runbooks: durable order of steps, deterministic, no I/O."""

@@ -8,8 +8,8 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities import api
-    from fleet.people import Answer, Outcome, Question, refusal
-    from fleet.runbooks import VIEW, AskInput, Runbook, Update, View
+    from fleet.people import Answer, Outcome, Question, Refusal, refusal
+    from fleet.runbooks import NOT_ALLOWED, REFUSED, VIEW, AskInput, Runbook, Update, View
     from workflows.base import Book, StepFailed
 
 REMIND_AT = 0.5
@@ -121,9 +121,11 @@ class AskHuman(Book):
             except StepFailed as failed:
                 raise ApplicationError(f"the answer could not be verified: {failed}", type="Unverified") from failed
             again = refusal(self.question, answer, now=self.now(), answered=self.outcome)
-            if again or not verified.ok:
-                self.tell(f"refused the answer of {answer.approver}: {again or verified.why}")
-                raise ApplicationError(again or verified.why, type="Refused")
+            if again is None and not verified.ok:
+                again = Refusal(verified.why, not_allowed=True)
+            if again is not None:
+                self.tell(f"refused the answer of {answer.approver}: {again.text}")
+                raise _refused(again)
             self.outcome = Outcome(
                 question=self.question.id,
                 choice=answer.choice,
@@ -138,8 +140,8 @@ class AskHuman(Book):
     def check_answer(self, answer: Answer) -> None:
         """Refuses at once what cannot count; nothing of it enters the history."""
         why = refusal(self.question, answer, now=workflow.now().timestamp(), answered=self.outcome)
-        if why:
-            raise ApplicationError(why, type="Refused")
+        if why is not None:
+            raise _refused(why)
 
     @workflow.query(name=VIEW)
     def view(self) -> View:
@@ -154,3 +156,7 @@ class AskHuman(Book):
             outcome=self.outcome,
             result=self.outcome.choice if self.outcome else "",
         )
+
+
+def _refused(why: Refusal) -> ApplicationError:
+    return ApplicationError(why.text, type=NOT_ALLOWED if why.not_allowed else REFUSED)

@@ -43,6 +43,8 @@ class Attempts(Book):
         self.story = inp.story
         self.questions = inp.questions
         self.verdict: Verdict | None = None
+        self.taken_up = 0.0
+        """When what happened last was taken up: detection ended and the decision began."""
         self.progress = self.ledger.last.progress if self.ledger.last else Progress()
         self.child: workflow.ChildWorkflowHandle | None = None  # type: ignore[type-arg]  # generic only for checkers
         self.headline = f"Job {inp.job} on {inp.cluster}"
@@ -353,6 +355,7 @@ class Attempts(Book):
             in_place=in_place,
             requester=want.by if want else "",
             detected_at=detected,
+            decided_from=max(detected, self.taken_up),
         )
         try:
             self.child = await workflow.start_child_workflow(

@@ -50,6 +50,7 @@ class Evacuation(Book):
         self.mark_seen_at = 0.0
         self.foreign = ""
         self.returned = False
+        self.reached = False
         self.result = ""
         self.headline = f"Node {inp.node} of {inp.cluster}"
         self.take_request(inp.request)
@@ -92,6 +93,7 @@ class Evacuation(Book):
         void = bool(stamped) and len(stamped) == len(self.evidence) and all(e.boot != facts.boot for e in stamped)
         if void and facts.responding and not facts.drained:
             self.result = f"nothing to repair: the evidence is from before the present boot ({facts.boot})"
+            self.reached = True
 
     # -- the lease
 

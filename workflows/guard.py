@@ -13,6 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.runbooks import (
         FREEZE_MEMO,
+        REFUSED,
         VIEW,
         Freeze,
         FreezeOrder,
@@ -84,7 +85,7 @@ class GuardCluster(Book):
     def check_freeze(self, order: FreezeOrder) -> None:
         """A freeze without a name and a reason helps nobody at night."""
         if not order.by or not order.reason:
-            raise ApplicationError("say who freezes and why: --reason TEXT", type="Refused")
+            raise ApplicationError("say who freezes and why: --reason TEXT", type=REFUSED)
 
     @workflow.update(name=Update.ACQUIRE, description="Asks for a node's lease.")
     async def acquire(self, wish: LeaseWish) -> LeaseAnswer:

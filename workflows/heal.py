@@ -14,7 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade, is_newer
     from fleet.people import Choice
     from fleet.plans import isolate_steps, reboot_steps, return_steps
-    from fleet.runbooks import VIEW, Evacuated, HealInput, HealRequestNote, Runbook, Signal, View
+    from fleet.runbooks import VIEW, Ending, Evacuated, HealInput, HealRequestNote, Runbook, Signal, View
     from workflows import attributes
     from workflows.base import Abandoned, StepFailed
     from workflows.evacuation import Evacuation
@@ -37,7 +37,7 @@ class HealNode(Evacuation):
         self.checked = NodeFacts(cluster=inp.cluster, node=inp.node, state=NodeState.UNKNOWN)
 
     @workflow.run
-    async def run(self, inp: HealInput) -> str:
+    async def run(self, inp: HealInput) -> Ending:
         try:
             await self.heal()
         except Abandoned as given_up:
@@ -53,7 +53,7 @@ class HealNode(Evacuation):
             self.result = f"{self.result}. {await self.left_state()}"
         await self.give_lease_back()
         await self.close()
-        return self.result
+        return Ending(text=self.result, ok=self.reached)
 
     # -- messages
 
@@ -122,6 +122,7 @@ class HealNode(Evacuation):
         await self.drop_old_evidence()
         if not self.result and self.verdict.fault is not FaultClass.HARDWARE and not self.wants_fence:
             self.result = f"nothing to repair: {self.verdict.title} ({self.verdict.fault})"
+            self.reached = True
 
     async def isolate(self) -> None:
         """No new work lands on it; running work goes on. Somebody else's drain stays theirs."""
@@ -327,7 +328,7 @@ class HealNode(Evacuation):
         if self.foreign:
             done = "rebooted but not checked" if self.unchecked else "repaired and checked"
             self.result = f"{done}; it stays drained by its owner ('{self.foreign}')"
-            self.returned = True
+            self.returned, self.reached = True, not self.unchecked
             return
         policy = await self.policy(self.inp.cluster)
         allowed = await self.allowed(
@@ -346,5 +347,5 @@ class HealNode(Evacuation):
             cluster=self.inp.cluster,
             summary=f"return {self.inp.node} to work",
         )
-        self.returned = True
+        self.returned = self.reached = True
         self.result = "repaired, checked and back at work"

@@ -179,12 +179,13 @@ class Recovery(Book):
 
     async def get_permission(self) -> RecoveryResult | None:
         inp = self.inp
-        self.stage(Stage.DETECT, inp.detected_at)
+        self.spans = (Span(stage=Stage.DETECT, start=inp.detected_at, end=inp.decided_from),)
         self.at("permission", then="checkpoint")
-        start = self.now()
         if inp.decision.delay:
             self.at("delay", waits=f"{inp.decision.delay:.0f} s before try again in place", then="checkpoint")
             await workflow.sleep(inp.decision.delay, summary="delay of the ladder")
+        self.stage(Stage.DECIDE, inp.decided_from)
+        start = self.now()
         allowed = await self.allowed(
             inp.decision.mode,
             title=f"{'Restart' if inp.in_place else 'Fail over'} {inp.job}",
@@ -194,7 +195,8 @@ class Recovery(Book):
             requester=inp.requester,
             cluster=inp.cluster,
         )
-        self.stage(Stage.PERSON if inp.decision.mode != "auto" else Stage.DECIDE, start)
+        if inp.decision.mode != "auto":
+            self.stage(Stage.PERSON, start)
         return None if allowed else self.end(RecoveryEnd.DENIED, "not allowed")
 
     def plan(self) -> tuple[str, ...]:

@@ -18,8 +18,10 @@ with workflow.unsafe.imports_passed_through():
     from fleet.people import Choice
     from fleet.runbooks import (
         FINGERPRINT_MEMO,
+        REFUSED,
         VIEW,
         Accepted,
+        Ending,
         EvidenceBatch,
         Order,
         ReceiptNote,
@@ -57,13 +59,14 @@ class SuperviseJob(Attempts):
         self.unsure = False
         self.news: NativeJob | None = None
         self.result = ""
+        self.reached = False
         self.ended_at: int | None = None
         """Restart count at which a recovery found the job ended already."""
         self.left_at: int | None = inp.left_at
         """Restart count at which a person or a refusal left the job as it is: not taken up again by itself."""
 
     @workflow.run
-    async def run(self, inp: SuperviseInput) -> str:
+    async def run(self, inp: SuperviseInput) -> Ending:
         try:
             await self.take_on()
             while not self.result:
@@ -76,7 +79,7 @@ class SuperviseJob(Attempts):
                 self.leaving = True
                 await self.leave(f"cancelled at '{self.step}'")
             raise
-        return self.result
+        return Ending(text=self.result, ok=self.reached)
 
     # -- signals, updates, query
 
@@ -124,13 +127,13 @@ class SuperviseJob(Attempts):
     def check_order(self, order: Order) -> None:
         """One recovery of one job at a time."""
         if self.result:
-            raise ApplicationError(f"{self.inp.job} is over: {self.result}", type="Refused")
+            raise ApplicationError(f"{self.inp.job} is over: {self.result}", type=REFUSED)
         if self.child is not None:
-            raise ApplicationError(f"{self.child.id} is under way already; cancel it first", type="Refused")
+            raise ApplicationError(f"{self.child.id} is under way already; cancel it first", type=REFUSED)
         if self.orders:
-            raise ApplicationError("another order waits already", type="Refused")
+            raise ApplicationError("another order waits already", type=REFUSED)
         if order.want not in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
-            raise ApplicationError(f"cannot order {order.want}", type="Refused")
+            raise ApplicationError(f"cannot order {order.want}", type=REFUSED)
 
     @workflow.query(name=VIEW)
     def view(self) -> View:
@@ -301,9 +304,10 @@ class SuperviseJob(Attempts):
         total, step = native.tokens.total_steps, self.progress.step
         finished = self.progress.done or (total is not None and step is not None and step >= total)
         if native.phase is Phase.SUCCEEDED and (finished or total is None):
-            self.result = "done"
+            self.result, self.reached = "done", True
         elif finished:
             self.result = f"done (its last step was seen; the scheduler says {native.phase}: {native.reason})"
+            self.reached = True
         elif native.phase is Phase.SUCCEEDED:
             self.result = (
                 f"ended with code 0 at step {step} of {total}; a completed job is not revived, its owner decides"
@@ -322,7 +326,8 @@ class SuperviseJob(Attempts):
 
     async def recover(self, evidence: tuple[Evidence, ...], want: Order | None = None) -> None:
         """Gathers, judges, decides, and runs the step. Ends in a new attempt, in an end, or in a person."""
-        detected = min((e.seen_at for e in evidence), default=self.now())
+        self.taken_up = self.now()
+        detected = min((e.seen_at for e in evidence), default=self.taken_up)
         try:
             self.native = await self.look()
             verdict = await self.judge(evidence, want)

@@ -65,12 +65,11 @@ class WatchCluster(Book):
     @workflow.signal(name=Signal.EVIDENCE)
     def evidence(self, batch: EvidenceBatch) -> None:
         """Evidence in its one form, from the watchers themselves, a person or a node agent."""
+        waiting = {e.key for e in self.inbox}
         for item in batch.evidence:
-            if item.key not in self.seen:
-                self.seen[item.key] = None
+            if item.key not in self.seen and item.key not in waiting:
+                waiting.add(item.key)
                 self.inbox.append(item)
-        while len(self.seen) > REMEMBERED:
-            self.seen.pop(next(iter(self.seen)))
 
     @workflow.query(name=VIEW)
     def view(self) -> View:
@@ -106,8 +105,9 @@ class WatchCluster(Book):
         parts.append(tuple(e for e in batch if not e.node))
         for part in filter(None, parts):
             try:
-                await self._route_part(part)
-                self.routed += len(part)
+                routed = await self._route_part(part)
+                self.routed += len(routed)
+                self._remember(routed)
             except StepFailed as failed:
                 if failed.refused:
                     self.tell(f"evidence dropped, nothing was done about it: {failed}")
@@ -116,26 +116,31 @@ class WatchCluster(Book):
                 self.inbox = [*part, *self.inbox]
                 await workflow.sleep(10, summary="before the evidence is routed again")
 
-    async def _route_part(self, part: tuple[Evidence, ...]) -> None:
-        """All about one node, or all about jobs."""
+    def _remember(self, routed: tuple[Evidence, ...]) -> None:
+        self.seen |= {e.key: None for e in routed}
+        while len(self.seen) > REMEMBERED:
+            self.seen.pop(next(iter(self.seen)))
+
+    async def _route_part(self, part: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+        """All about one node, or all about jobs. Returns what was new, as it was routed."""
         await self.act(
             api.RECORD_EVIDENCE,
             api.EvidenceIn(cluster=self.inp.cluster, evidence=part),
             summary=f"record {len(part)} pieces of evidence",
         )
         if part[0].node:
-            await self._route_node(part[0].node, part)
-            return
+            return await self._route_node(part[0].node, part)
         for job in sorted({e.job for e in part if e.job}):
             await self.act(
                 api.TELL_JOB,
                 api.TellJob(job=job, signal=Signal.EVIDENCE, evidence=tuple(e for e in part if e.job == job)),
                 summary=f"tell {job}",
             )
+        return part
 
-    async def _route_node(self, node: str, batch: tuple[Evidence, ...]) -> None:
+    async def _route_node(self, node: str, batch: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
         """Judges what was seen on a node: hardware starts its repair, which tells the jobs on it; anything else
-        goes to the jobs on it directly."""
+        goes to the jobs on it directly. An undated line counts again after a boot: it was repaired since."""
         facts = await self.act(
             api.READ_NODE,
             api.OnNode(cluster=self.inp.cluster, node=node),
@@ -143,6 +148,10 @@ class WatchCluster(Book):
             summary=f"boot of {node}",
         )
         batch = tuple(e if e.boot else e.model_copy(update={"boot": facts.boot}) for e in batch)
+        batch = tuple(e for e in batch if e.key not in self.seen)
+        if not batch:
+            self.tell(f"{node}: known already since its boot")
+            return ()
         verdict = await self.act(
             api.JUDGE, api.JudgeIn(cluster=self.inp.cluster, evidence=batch, node=node), summary=f"judge {node}"
         )
@@ -161,7 +170,7 @@ class WatchCluster(Book):
                 summary=f"ask for a repair of {node}",
             )
         if verdict.fault is FaultClass.INFORMATIONAL:
-            return
+            return batch
         holders = await self.act(
             api.READ_HOLDERS,
             api.OnNode(cluster=self.inp.cluster, node=node),
@@ -181,3 +190,4 @@ class WatchCluster(Book):
                     ),
                     summary=f"tell {holder.name}",
                 )
+        return batch

@@ -36,7 +36,7 @@ from fleet.runbooks import VIEW, EvidenceBatch, Runbook, Signal, SuperviseInput,
 from tests.clients.stage import RUNBOOK, XID_79, Ran
 from tests.crash_slurm.paced_train import HURRY
 from tests.slurm.lab import CHECK, LAB, TRAIN, Cluster
-from tests.workflows.stage import make_namespace
+from tests.workflows.stage import make_namespace, text_of
 from workers.worker import make_workers, start_watching, store_url
 
 PACED = Path(__file__).parents[1] / "crash_slurm" / "paced_train.py"
@@ -316,7 +316,7 @@ class Stage:
             return seen.status is not WorkflowExecutionStatus.RUNNING
 
         await self.until(ended, f"{workflow_id} has ended")
-        return await self.client.get_workflow_handle(workflow_id).result()
+        return text_of(await self.client.get_workflow_handle(workflow_id).result())
 
     async def runbooks(self) -> set[str]:
         """Ids of all that ever ran here."""

@@ -42,6 +42,7 @@ from fleet.policy import Step
 from fleet.report import Report
 from fleet.runbooks import (
     VIEW,
+    Ending,
     EvidenceBatch,
     FreezeOrder,
     HealInput,
@@ -310,9 +311,9 @@ class Stage:
         return cast(View, found)
 
     async def result(self, workflow_id: str) -> Any:
-        """The result of a runbook that runs or is about to start; its failure is raised."""
+        """The result of a runbook that runs or is about to start, an ending as its text; its failure is raised."""
         await self.until(lambda: self._known(workflow_id), f"{workflow_id} exists")
-        return await asyncio.wait_for(self.handle(workflow_id).result(), PATIENCE)
+        return text_of(await asyncio.wait_for(self.handle(workflow_id).result(), PATIENCE))
 
     async def ended(self, workflow_id: str) -> WorkflowExecutionStatus:
         async def there() -> WorkflowExecutionStatus | None:
@@ -422,6 +423,11 @@ class Stage:
         if RECORDING in os.environ:
             history = await self.handle(workflow_id).fetch_history()
             write_history(history, name)
+
+
+def text_of(result: Any) -> Any:
+    """A job's or a node's runbook ends with an `Ending`; of that, its text."""
+    return result["text"] if isinstance(result, dict) and set(result) == set(Ending.model_fields) else result
 
 
 async def _seen(look: Callable[[], Any]) -> Any:

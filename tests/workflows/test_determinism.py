@@ -10,7 +10,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-import workflows
+import workflows.all
 from tests.workflows.fingerprint import BASELINE
 from tests.workflows.source import fingerprint, lint, passed_through
 from tests.workflows.stage import HISTORIES
@@ -79,7 +79,7 @@ def test_the_fingerprint_sees_a_changed_order(monkeypatch: pytest.MonkeyPatch, t
     assert fingerprint()["recovery.Recovery.start"] == ["search attributes by at()", "activity START_ATTEMPT"]
     folder = tmp_path / "workflows"
     folder.mkdir()
-    source = Path(workflows.__file__).with_name("recovery.py").read_text()
+    source = Path(workflows.all.__file__).with_name("recovery.py").read_text()
     (folder / "recovery.py").write_text(source.replace("api.STOP_JOB", "api.HOLD_JOB"))
     monkeypatch.setattr("tests.workflows.source.ROOT", tmp_path)
     assert fingerprint()["recovery.Recovery.stop"] != json.loads(BASELINE.read_text())["recovery.Recovery.stop"]
@@ -88,7 +88,7 @@ def test_the_fingerprint_sees_a_changed_order(monkeypatch: pytest.MonkeyPatch, t
 def replayer() -> Replayer:
     """With the production converter and sandbox."""
     return Replayer(
-        workflows=list(workflows.ALL),
+        workflows=list(workflows.all.ALL),
         data_converter=pydantic_data_converter,
         workflow_runner=SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)
@@ -98,7 +98,7 @@ def replayer() -> Replayer:
 
 def test_a_run_of_each_runbook_is_recorded() -> None:
     kinds = {_started(json.loads(file.read_text()))["workflowType"]["name"] for file in RECORDED}
-    assert kinds == {w.__name__ for w in workflows.ALL}
+    assert kinds == {w.__name__ for w in workflows.all.ALL}
 
 
 def _started(history: dict[str, Any]) -> dict[str, Any]:

@@ -190,6 +190,23 @@ async def test_evidence_about_a_node_that_does_not_exist_holds_up_no_other(stage
     assert not await stage.runs("node/alpha/aaa-typo")
 
 
+async def test_an_undated_line_counts_once_per_boot(stage: Stage) -> None:
+    """Typed in again it is the same thing, until the node was booted: then its GPU is lost anew."""
+    line = stage.faults.gpu_lost("alpha1")
+    gate = stage.gates.set("node/alpha/alpha1", "reboot_node", "before")
+    await stage.report("alpha1", line)
+    await gate.wait()
+    await stage.report("alpha1", line)
+    await stage.until(lambda: _told(stage, "watch/alpha", "known already"), "the second one is looked at")
+    gate.open()
+    assert "back at work" in await stage.result("node/alpha/alpha1")
+    assert (await stage.view("watch/alpha")).result == "1 pieces of evidence routed"
+    stage.faults.gpu_lost("alpha1")
+    await stage.report("alpha1", line)
+    await stage.until(lambda: stage.ops(target="alpha1").count("release") == 2, "repaired again")
+    assert stage.ops(target="alpha1") == ["isolate", "reboot", "check", "release"] * 2
+
+
 async def test_evidence_of_an_earlier_boot_repairs_nothing(stage: Stage) -> None:
     old = stage.parsed("alpha1", XID_79)[0].model_copy(update={"boot": "alpha1#0"})
     await stage.heal("alpha1", evidence=(old,))

@@ -4,12 +4,13 @@ import time
 
 import pytest
 
+import workflows.recovery
 from fleet.decision import Action
 from fleet.faults.evidence import Evidence, FaultClass, Kind, Source
 from fleet.ledger import Rung
 from fleet.model import Phase, ReceiptGrade
 from fleet.people import Choice
-from tests.workflows.stage import Stage
+from tests.workflows.stage import PATIENCE, Stage
 
 
 async def test_a_lost_gpu_moves_the_job_excludes_the_node_and_heals_it(stage: Stage) -> None:
@@ -100,7 +101,9 @@ async def test_an_unknown_fault_is_tried_in_place_once_elsewhere_once_and_then_a
     assert nodes[1] == nodes[0]
     assert not set(nodes[2]) & set(nodes[0])
     # The same failure at the same step on other nodes is the program's own fault, which is another test's matter.
-    await stage.until(lambda: stage.faults.checkpoints(native_id)[-1][0] == 2, "attempt 3 came further than the others")
+    await stage.until(
+        lambda: stage.faults.checkpoints(native_id)[-1][0] == 2, "attempt 3 came further than the others"
+    )
     stage.faults.end_job(native_id, 77)
     question = await stage.question("job/train")
     assert "spent" in question.why
@@ -109,8 +112,12 @@ async def test_an_unknown_fault_is_tried_in_place_once_elsewhere_once_and_then_a
     await stage.trains_again("train", native_id, 4)
 
 
-async def test_the_schedulers_own_requeue_waits_for_a_receipt_while_the_old_rank_lives(stage: Stage) -> None:
-    """Split brain: the daemon is dead, the rank writes on, the scheduler gives the node up and requeues."""
+async def test_the_schedulers_own_requeue_waits_for_a_receipt_while_the_old_rank_lives(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Split brain: the daemon is dead, the rank writes on, the scheduler gives the node up and requeues. No daemon
+    will prove that node, so it is fenced at once and not after a patience that outlasts this test."""
+    monkeypatch.setattr(workflows.recovery, "PROVE_PATIENCE", 10 * PATIENCE)
     native_id = await stage.supervise(spec=stage.spec(tokens="gpu-runbooks.io/generation-check=yes"))
     sick = (await stage.nodes_of())[0]
     stage.faults.kill_daemon(sick)

@@ -95,11 +95,13 @@ class Job:
         return run("scontrol", "show", "hostnames", run("squeue", "-h", "-j", self.number, "-o", "%N")).split()
 
     def start_now(self) -> None:
-        """Skip the wait that Slurm puts before a requeued job, but for a second.
+        """Skip the wait that Slurm puts before a requeued job.
 
-        A node refuses a credential made in the second in which it ended the job, and Slurm then fails the job.
+        A node refuses a credential made in the second in which it ended the job, and Slurm then fails the job: so
+        not in the second of its end.
         """
-        run("scontrol", "update", f"jobid={self.number}", "StartTime=now+1")
+        time.sleep(1.1)
+        run("scontrol", "update", f"jobid={self.number}", "StartTime=now")
 
 
 def checkpoint_on_request(job: Job) -> None:

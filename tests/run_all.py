@@ -1,0 +1,113 @@
+"""`make test`: every group of tests in a process of its own, so that none can disturb another; any failure fails.
+
+Two lanes run side by side, for most tests wait more than they compute: one has the real Slurm clusters, the other has
+the rest. What a group said is printed when it has ended, and at the end how long each one took.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import NamedTuple
+
+LANES = (
+    {
+        "contract": ("tests/contract",),
+        "slurm": ("tests/slurm",),
+        "runbooks on slurm": ("tests/runbooks_slurm",),
+        "crash on slurm": ("tests/crash_slurm",),
+    },
+    {
+        "fast": ("tests/fleet", "tests/faults", "tests/agents", "tests/activities", "tests/sim"),
+        "frame": ("tests/temporal", "tests/clients", "tests/bench", "tests/training"),
+        "workflows": ("tests/workflows",),
+        "workers": ("tests/workers",),
+        "crash": ("tests/crash",),
+    },
+)
+LIMIT = 1200.0
+"""Seconds for one group; several times what it takes."""
+FAREWELL = 60.0
+"""Seconds that a group has to take down what it started."""
+
+
+class Done(NamedTuple):
+    """One group that has ended."""
+
+    name: str
+    seconds: float
+    code: int
+
+
+class Run:
+    """All groups; a Ctrl-C or SIGTERM is passed on to those that run, and nothing more is started."""
+
+    def __init__(self) -> None:
+        self.done: list[Done] = []
+        self.stopping = False
+        self._running: set[subprocess.Popen[str]] = set()
+        self._printing = threading.Lock()
+
+    def lane(self, groups: dict[str, tuple[str, ...]]) -> None:
+        """One group after the other."""
+        for name, folders in groups.items():
+            if not self.stopping:
+                self._group(name, folders)
+
+    def stop(self, *_: object) -> None:
+        """Asks the groups to end."""
+        self.stopping = True
+        for process in tuple(self._running):
+            os.killpg(process.pid, signal.SIGINT)
+
+    def _group(self, name: str, folders: tuple[str, ...]) -> None:
+        start = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *folders],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._running.add(process)
+        said = _said_until(process, LIMIT)
+        self._running.discard(process)
+        self.done.append(Done(name, time.monotonic() - start, process.returncode))
+        with self._printing:
+            print(f"\n== {name}: {' '.join(folders)}\n{said}", flush=True)
+
+
+def _said_until(process: subprocess.Popen[str], limit: float) -> str:
+    """Its output once it has ended; told to end at the limit, killed when it does not."""
+    for wait, then in ((limit, signal.SIGINT), (FAREWELL, signal.SIGKILL)):
+        try:
+            return process.communicate(timeout=wait)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, then)
+    return process.communicate()[0] + f"\nkilled: it did not end in {limit:.0f} s"
+
+
+def main() -> int:
+    """Runs both lanes and says what took longest."""
+    run = Run()
+    signal.signal(signal.SIGINT, run.stop)
+    signal.signal(signal.SIGTERM, run.stop)
+    lanes = [threading.Thread(target=run.lane, args=(groups,)) for groups in LANES]
+    for lane in lanes:
+        lane.start()
+    for lane in lanes:
+        lane.join()
+    print("\n== what took longest, two lanes side by side")
+    for done in sorted(run.done, key=lambda d: -d.seconds):
+        print(f"{done.seconds:6.0f} s  {done.name:20} {'passed' if done.code == 0 else f'FAILED ({done.code})'}")
+    missing = sum(map(len, LANES)) - len(run.done)
+    if missing:
+        print(f"{missing} groups were not run")
+    return 1 if missing or any(done.code for done in run.done) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

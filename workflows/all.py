@@ -1,0 +1,11 @@
+"""The runbooks that a worker runs. The package itself imports none: each loads its own file in its sandbox."""
+
+from workflows.ask import AskHuman
+from workflows.failover import FailoverInCluster
+from workflows.guard import GuardCluster
+from workflows.heal import HealNode
+from workflows.restart import RestartInPlace
+from workflows.supervise import SuperviseJob
+from workflows.watch import WatchCluster
+
+ALL = (SuperviseJob, RestartInPlace, FailoverInCluster, HealNode, AskHuman, WatchCluster, GuardCluster)
