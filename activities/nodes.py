@@ -35,8 +35,8 @@ class NodeActivities(Owner):
     async def read_cluster(self, arg: api.PolicyIn) -> api.ClusterView:
         """Everything, for a person's list."""
         backend = self.runtime.backend(arg.cluster)
-        jobs = tuple(_named(j) for j in await backend.jobs())
-        return api.ClusterView(nodes=await backend.nodes(), jobs=jobs)
+        jobs = tuple(_named(j) for j in await backend.jobs(max_age=0))
+        return api.ClusterView(nodes=await backend.nodes(max_age=0), jobs=jobs)
 
     @implements(api.READ_LIMIT)
     async def read_limit(self, arg: api.PolicyIn) -> api.LimitOut:

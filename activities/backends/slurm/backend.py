@@ -178,9 +178,7 @@ class SlurmBackend:
 
     async def holders(self, node: str) -> tuple[NativeJob, ...]:
         facts = await self.view.node(node)
-        return tuple(
-            r.job for r in await self.view.jobs(self.settings.poll_interval) if r.job.native_id in facts.jobs
-        )
+        return tuple(r.job for r in await self.view.live_jobs() if r.job.native_id in facts.jobs)
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._nodes.isolate(node, op, text)
