@@ -224,6 +224,8 @@ class JobActivities(Owner):
             now = await backend.job(arg.native_id)
             if now.phase.ended:
                 raise RefusedError(f"job {arg.native_id} ended before it ran: {now.phase} ({now.reason})")
+            if now.phase is Phase.RUNNING and now.restarts < arg.restarts:
+                raise RefusedError(f"the cluster shows job {arg.native_id} at restart {now.restarts} again")
             if now.phase is Phase.PENDING and now.held and now.restarts >= arg.restarts:
                 raise RefusedError(f"job {arg.native_id} is held again ({now.reason}); somebody stopped it")
             return now.phase is Phase.RUNNING and now.restarts >= arg.restarts and bool(now.nodes)
@@ -232,7 +234,10 @@ class JobActivities(Owner):
             raise RefusedError(
                 f"job {arg.native_id} got no nodes in {arg.timeout:.0f} s ({now.reason if now else 'not seen'})"
             )
-        return await backend.settle_attempt(arg.native_id)
+        settled = await backend.settle_attempt(arg.native_id)
+        if settled.restarts < arg.restarts:
+            raise RefusedError(f"the cluster shows job {arg.native_id} at restart {settled.restarts} again")
+        return settled
 
     @implements(api.WAIT_STEP)
     async def wait_step(self, arg: api.WaitStep) -> api.StepSeen:

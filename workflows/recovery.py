@@ -370,7 +370,7 @@ class Recovery(Book):
     async def start(self) -> RecoveryResult | None:
         """From here on only forward."""
         self.at("start", waits="the scheduler to take it", then="running")
-        start = self.now()
+        start, stopped = self.now(), self.native
         try:
             self.native = await self.must(
                 api.START_ATTEMPT,
@@ -392,9 +392,21 @@ class Recovery(Book):
             if await self._stop_was_forgotten():
                 return None
             return self.end(RecoveryEnd.STUCK, str(failed))
+        if self.native.restarts < stopped.restarts:
+            return self._start_was_forgotten()
         self.running_here = True
         self.stage(Stage.REQUEUE, start)
         return None
+
+    def _start_was_forgotten(self) -> RecoveryResult:
+        """Its controller died after the order and lost the stop and the start: whether the new ranks live nobody can
+        tell here, and one more start would be of the same generation."""
+        self.over_here = True  # neither held nor running as we left it: the state is told as the cluster shows it
+        return self.end(
+            RecoveryEnd.STUCK,
+            f"{self.inp.cluster} forgot that {self.inp.job} was stopped and started again; look whether ranks of "
+            f"attempt {self.inp.generation} are left on any node, then retry",
+        )
 
     async def _stop_was_forgotten(self) -> bool:
         """The job stands at a lower restart count than the one that the stop was acknowledged with."""
@@ -437,6 +449,9 @@ class Recovery(Book):
     async def _not_seen_running(self, why: str) -> RecoveryResult:
         """An attempt may be over before anybody saw it run; it was one all the same, and goes into the ledger."""
         native = await self._read_job("did it run?")
+        if native.restarts < self.native.restarts:
+            self.native, self.running_here = native, False
+            return self._start_was_forgotten()
         over = native.phase.ended and native.phase is not Phase.CANCELLED
         if native.launch_failed and native.restarts == self.native.restarts + 1:
             over, native = True, native.model_copy(update={"restarts": self.native.restarts})

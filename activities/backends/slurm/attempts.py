@@ -44,8 +44,10 @@ class Attempts:
         record = await (self.orders.pin(record, order.require) if order.require else self._free(record, order))
         await self._next_second(record)
         record = await self._release(record)
+        _refuse_forgotten(record, order)
         if record.job.phase is Phase.PENDING and order.front:
-            await self._front(record)
+            record = await self._front(record)
+            _refuse_forgotten(record, order)
         if record.job.phase is Phase.PENDING:
             await self._now(record)
         return (await self.view.known_job(order.native_id)).job
@@ -111,7 +113,7 @@ class Attempts:
             self.orders.seconds,
         )
 
-    async def _front(self, record: JobRecord) -> None:
+    async def _front(self, record: JobRecord) -> JobRecord:
         """One above every waiting job. Not being allowed to costs time only, so it does not stop the start."""
         others = [
             r.job.priority or 0
@@ -120,12 +122,12 @@ class Attempts:
         ]
         wanted = min(max(others, default=0) + 1, TOP)
         if (record.job.priority or 0) >= wanted:
-            return
+            return record
         job_id = record.job.native_id
         done = await self.commands.run("scontrol", "update", f"JobId={job_id}", f"Priority={wanted}")
         if done.outcome is Outcome.DENIED:
-            return
-        await read_back(
+            return record
+        return await read_back(
             f"move job {job_id} to the front",
             done,
             lambda: self.view.known_job(job_id),
@@ -161,6 +163,14 @@ class Attempts:
         if job.phase is not Phase.RUNNING:  # a controller that died has lost the start
             raise TemporaryError(f"job {native_id} is {job.phase} again; it is looked at again", delay=1.0)
         return job
+
+
+def _refuse_forgotten(record: JobRecord, order: StartOrder) -> None:
+    """A controller that died has lost the stop; nothing was started yet, for Slurm's requeue delay still stood."""
+    if record.job.restarts < order.restarts:
+        raise RefusedError(
+            f"the controller forgot the stop of job {order.native_id}: it is at restart {record.job.restarts} again"
+        )
 
 
 def _refuse_persons_hold(record: JobRecord) -> None:
