@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from clients.embedded import home
 from clients.output import Screen
 from fleet.errors import InvalidInputError
+from workers.lab_events import Events
 from workers.lab_fleet import check_fleet_file, lab_of_fleet, write_fleet
 from workers.lab_slurm import DEFAULT_REQUEUE, DEPLOY, LabCluster, SlurmLab, default_root
 
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 lab = App(name="lab", help="Real private clusters on this machine.", default_parameter=Parameter(show_default=False))
 slurm = App(name="slurm", help="Real Slurm: controllers, node daemons, power and faults. Needs root.")
 lab.command(slurm)
+lab.command(
+    "workers.lab_k8s_commands:k8s",
+    name="k8s",
+    help="Real Kubernetes: control planes, kubelets, containers, power and faults. Needs root.",
+)
+lab.command("workers.lab_k8s_commands:shell", name="shell", help="Enter the Kubernetes lab's network namespace.")
 
 Root = Annotated[Path | None, Parameter(help="Folder of the lab, a short path; default /tmp/gpu-runbooks-lab-UID.")]
 State = Annotated[str | None, Parameter(help="Folder of fleet.yaml; default $GPU_RUNBOOKS_HOME or ./.runbook.")]
@@ -26,27 +33,30 @@ Output = Annotated[
     Literal["table", "json"], Parameter(name=["--output", "-o"], help="table for people, json with stable keys.")
 ]
 
-NODE_EVENTS = {
-    "crash": "node-crash",
-    "freeze": "node-freeze",
-    "thaw": "node-thaw",
-    "kill-slurmd": "slurmd-kill",
-    "start-slurmd": "slurmd-start",
-    "reboot": "power-cycle",
-    "power-off": "power-off",
-    "power-on": "power-on",
-    "gpu-lose": "gpu-lose",
-    "health": "health",
-    "check-fail": "check-fail",
-}
-"""Event -> verb of the script."""
-CLUSTER_EVENTS = {
-    "kill-controller": "ctld-kill",
-    "start-controller": "ctld-start",
-    "freeze-controller": "ctld-freeze",
-    "thaw-controller": "ctld-thaw",
-}
-_WANTS = {"gpu-lose": "the index of the GPU, from 0", "health": "a text, or ok", "check-fail": "a text, or ok"}
+EVENTS = Events(
+    command="runbook lab slurm",
+    node_suffix="1",
+    of_node={
+        "crash": "node-crash",
+        "freeze": "node-freeze",
+        "thaw": "node-thaw",
+        "kill-slurmd": "slurmd-kill",
+        "start-slurmd": "slurmd-start",
+        "reboot": "power-cycle",
+        "power-off": "power-off",
+        "power-on": "power-on",
+        "gpu-lose": "gpu-lose",
+        "health": "health",
+        "check-fail": "check-fail",
+    },
+    of_cluster={
+        "kill-controller": "ctld-kill",
+        "start-controller": "ctld-start",
+        "freeze-controller": "ctld-freeze",
+        "thaw-controller": "ctld-thaw",
+    },
+    wants={"gpu-lose": "the index of the GPU, from 0", "health": "a text, or ok", "check-fail": "a text, or ok"},
+)
 
 
 @slurm.command
@@ -161,27 +171,10 @@ def event(
     more
         Index of the GPU, or the text.
     """
-    words = event_words(cluster, event, node, more)
+    words = EVENTS.words(cluster, event, node, more)
     SlurmLab(root or default_root()).call(*words)
     Screen().line(" ".join(w for w in (f"{cluster}: {event}", node, *more) if w))
     return 0
-
-
-def event_words(cluster: str, name: str, node: str | None, more: Sequence[str]) -> tuple[str, ...]:
-    """The script's words for an event. Raises InvalidInputError that says what is allowed."""
-    if name in CLUSTER_EVENTS:
-        if node is not None:
-            raise InvalidInputError(f"{name} is of the whole cluster; leave {node!r} out")
-        return (CLUSTER_EVENTS[name], cluster)
-    if name not in NODE_EVENTS:
-        raise InvalidInputError(f"no event {name!r}; there are: {', '.join((*NODE_EVENTS, *CLUSTER_EVENTS))}")
-    if node is None:
-        raise InvalidInputError(f"{name} needs a node: runbook lab slurm event {cluster} {name} {cluster}1")
-    if name in _WANTS and not more:
-        raise InvalidInputError(f"{name} needs {_WANTS[name]}: runbook lab slurm event {cluster} {name} {node} ...")
-    if name not in _WANTS and more:
-        raise InvalidInputError(f"{name} takes nothing more than the node; leave {' '.join(more)!r} out")
-    return (NODE_EVENTS[name], cluster, node, *([" ".join(more)] if more else []))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The fleet file that `runbook lab slurm up` writes, and how it is told from one of a person."""
+"""The fleet files that `runbook lab slurm up` and `k8s up` write, and how they are told from one of a person."""
 
 import contextlib
 import re
@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.errors import RefusedError
+from workers.lab_k8s import K8sLab
 from workers.lab_slurm import DEPLOY, SlurmLab
 
 EXAMPLE_ROOT = "/tmp/llm-demo"  # noqa: S108 - as in the example job of deploy/lab/training
+K8S_MARKER = "# written by `runbook lab k8s up`; it may be overwritten and removed by `runbook lab`"
 MARKER = "# written by `runbook lab slurm up`; it may be overwritten and removed by `runbook lab`"
 
 
@@ -23,7 +25,7 @@ def check_fleet_file(file: Path) -> None:
 
 def written_by_us(file: Path) -> bool:
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return file.read_text(encoding="utf-8").partition("\n")[0] == MARKER
+        return file.read_text(encoding="utf-8").partition("\n")[0] in {MARKER, K8S_MARKER}
     return False
 
 
@@ -33,10 +35,7 @@ def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) 
     lines = [MARKER, f"# lab: {lab.root}", "version: 1", "clusters:"]
     for name in clusters:
         lines += [f"  {name}:", "    kind: slurm", f"    conf: {_quoted(str(lab.conf(name)))}", "    power:"]
-        lines += [
-            f"      {key}: {_list(lab.command(verb, name, '{node}'))}"
-            for key, verb in (("off", "power-off"), ("on", "power-on"), ("status", "power-status"))
-        ]
+        lines += _power(lab, name)
         check = (sys.executable, str(DEPLOY / "check_gpus.py"), "--expect", "{gpus}")
         lines += [
             f"    check: {_list(check)}",
@@ -44,6 +43,24 @@ def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) 
         ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
+
+
+def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str) -> None:
+    """Policy of the lab's Kubernetes clusters: kubeconfig, power hook, every step automatic. Raises RefusedError."""
+    check_fleet_file(file)
+    lines = [K8S_MARKER, f"# lab: {lab.root}", "version: 1", "clusters:"]
+    for name in clusters:
+        lines += [f"  {name}:", "    kind: kubernetes", f"    kubeconfig: {_quoted(str(lab.kubeconfig(name)))}"]
+        lines += [f"    context: {name}", "    power:", *_power(lab, name)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
+
+
+def _power(lab: SlurmLab | K8sLab, cluster: str) -> list[str]:
+    return [
+        f"      {key}: {_list(lab.command(verb, cluster, '{node}'))}"
+        for key, verb in (("off", "power-off"), ("on", "power-on"), ("status", "power-status"))
+    ]
 
 
 def lab_of_fleet(file: Path) -> Path | None:

@@ -17,6 +17,7 @@ from typing import Literal
 
 from fleet.errors import PermanentError, RefusedError
 from fleet.model import Value
+from workers.lab_traces import Leftovers, marked_namespaces, mounts, naming, pid_namespaces
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "lab"
 SCRIPT = DEPLOY / "slurm_lab.sh"
@@ -62,21 +63,6 @@ class LabCluster(Value):
     answers: bool
     """The controller answered `sinfo`."""
     nodes: tuple[LabNode, ...] = ()
-
-
-class Leftovers(Value):
-    """What a removal ended, and what it should have ended and did not."""
-
-    clusters: tuple[str, ...]
-    ended: int = 0
-    """Processes of the clusters before the removal."""
-    processes: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
-    namespaces: int = 0
-
-    @property
-    def clean(self) -> bool:
-        return not (self.processes or self.mounts or self.namespaces)
 
 
 class SlurmLab:
@@ -179,7 +165,7 @@ class SlurmLab:
             here = ", ".join(known) or "none"
             raise RefusedError(f"no cluster {', '.join(unknown)} under {self.root}; there are: {here}")
         before = self._namespaces(names)
-        pids = [pid for pid, inode in _pid_namespaces().items() if inode in before] + list(self._daemons(names))
+        pids = [pid for pid, inode in pid_namespaces().items() if inode in before] + list(self._daemons(names))
         for name in names:
             self.call("rm", name)
         self._tidy()
@@ -187,8 +173,8 @@ class SlurmLab:
             clusters=names,
             ended=len(set(pids)),
             processes=tuple(self._daemons(names).values()),
-            mounts=tuple(line for line in _mounts() if any(f" {self.root / name}" in line for name in names)),
-            namespaces=len(before & set(_pid_namespaces().values())),
+            mounts=tuple(line for line in mounts() if any(f" {self.root / name}" in line for name in names)),
+            namespaces=len(before & set(pid_namespaces().values())),
         )
 
     def _own_root(self) -> None:
@@ -206,25 +192,11 @@ class SlurmLab:
 
     def _namespaces(self, clusters: Iterable[str]) -> set[str]:
         """PID namespaces of the clusters' nodes, by their first processes."""
-        mine = _pid_namespaces().get(os.getpid())
-        marks = tuple(f"slurm-lab-node:{self.root / name}:" for name in clusters)
-        spaces = _pid_namespaces()
-        found = {
-            spaces[pid] for pid, words in _processes() if any(w.startswith(marks) for w in words) and pid in spaces
-        }
-        return found - {mine or ""}
+        return marked_namespaces(tuple(f"slurm-lab-node:{self.root / name}:" for name in clusters))
 
     def _daemons(self, clusters: Iterable[str]) -> dict[int, str]:
         """Processes of the clusters by their command lines: daemons, node shells, the watcher of reboots."""
-        folders = tuple(f"{self.root / name}" for name in clusters)
-        found = {}
-        for pid, words in _processes():
-            names_us = any(
-                f"{folder}/" in w or w.endswith(folder) or f"{folder}:" in w for w in words for folder in folders
-            )
-            if names_us and Path(words[0]).name in _DAEMONS:
-                found[pid] = f"{pid} {' '.join(words)[:160]}"
-        return found
+        return naming((f"{self.root / name}" for name in clusters), _DAEMONS)
 
 
 # -- reading
@@ -292,29 +264,3 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _processes() -> Iterable[tuple[int, list[str]]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
-                if words[0]:  # a zombie has none
-                    yield int(entry.name), words
-
-
-def _pid_namespaces() -> dict[int, str]:
-    found = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if (entry / "stat").read_text().rpartition(")")[2].split()[
-                    0
-                ] not in "ZX":  # what runs, not its zombie
-                    found[int(entry.name)] = str((entry / "ns" / "pid").readlink())
-    return found
-
-
-def _mounts() -> list[str]:
-    mounts = Path("/proc/self/mountinfo")
-    return mounts.read_text().splitlines() if mounts.exists() else []

@@ -39,6 +39,7 @@ export LC_ALL=C
 SELF=$(readlink -f "${BASH_SOURCE[0]}") HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 if [[ ${1:-} == --root ]]; then export K8S_LAB_ROOT=${2:?--root wants a folder}; shift 2; fi
 LAB_ROOT=$(readlink -m "${K8S_LAB_ROOT:-${TMPDIR:-/tmp}/k8s-lab}")
+export KUBECACHEDIR=$LAB_ROOT/_kube-cache   # kubectl's own would be in the home folder
 CNI_BIN=${CNI_BIN:-/usr/lib/cni} MOST_NODES=8 MOST_SLOT=30
 # shellcheck source-path=SCRIPTDIR source=k8s_lab_config.sh
 . "$HERE/k8s_lab_config.sh"
@@ -90,7 +91,7 @@ scheduler_pid() { find_pids kube-scheduler "--kubeconfig=$(DE)/scheduler\\.kubec
 kwok_pid() { find_pids kwok "--kubeconfig=$(DE)/admin\\.kubeconfig"; }
 slow_pids() { find_pids bash "k8s-lab-slow:$(DE)"; }
 namespace_pids() { find_pids 'bash|unshare|setsid' "k8s-lab-node:$(DE):${1:-.*}"; }   # PID 1 of nodes and its parent
-network_pid() { find_pids sleep "k8s-lab-net:${LAB_ROOT//./\\.}" | head -n 1; }
+network_pid() { local p; for p in $(find_pids sleep "k8s-lab-net:${LAB_ROOT//./\\.}"); do echo "$p"; return; done; }
 control_pids() { kwok_pid; slow_pids; scheduler_pid; manager_pid; api_pid; etcd_pid; }
 any_process() { [[ -n $(control_pids)$(namespace_pids) ]]; }
 node_init() { # host pid of the PID 1 of the node's namespace; empty while the node is off
@@ -116,10 +117,12 @@ end_pid() { # PID: SIGKILL, and wait
 }
 
 # --- the network namespace
-private() { ! [[ /proc/self/ns/net -ef /proc/1/ns/net ]]; }
+private() { # no interface leads out of here: only loopback, the lab's own, and those that the kernel puts into every namespace
+  ! grep -Ev '^ *(lo|lab[0-9]+n[0-9]|veth[0-9a-f]+|tunl0|sit0|ip6tnl0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6gre0):|\|' /proc/net/dev | grep -q .
+}
 enter_network() { # run the rest of this script in the lab's network; $@ are its words
   local p; p=$(network_pid)
-  if [[ -z $p && -n ${D:-} ]]; then p=$( (control_pids; namespace_pids) | head -n 1); fi
+  if [[ -z $p && -n ${D:-} ]]; then p=$(control_pids; namespace_pids); p=${p%%$'\n'*}; fi
   if [[ -n $p && ! /proc/$p/ns/net -ef /proc/self/ns/net ]]; then exec nsenter --net="/proc/$p/ns/net" -- bash "$SELF" --root "$LAB_ROOT" "$@"; fi
 }
 make_network() { # under the root's lock
@@ -365,7 +368,7 @@ finish() { # stop or rm; also what a killed start has left, folder or not
   ( flock -w 60 7 || die "$LAB_ROOT is locked by a start" ) 7<"$LAB_ROOT"   # a start that is under way gets as far as it can
   end_all
   if [[ $1 == rm ]]; then rm -rf "$D"; else rm -rf "$D/run"; fi
-  if [[ $1 == rm && -z $(list) ]]; then rm -rf "$LAB_ROOT/_images"; fi
+  if [[ $1 == rm && -z $(list) ]]; then rm -rf "$LAB_ROOT"/_*; fi
   end_network
 }
 list() {

@@ -18,7 +18,7 @@ from tests.require import missing
 from tests.slurm.lab import leftovers, short_folder, why_not
 from workers import lab_slurm
 from workers.fleets import ALL_AUTO
-from workers.lab import event_words
+from workers.lab import EVENTS
 from workers.lab_fleet import MARKER, check_fleet_file, lab_of_fleet, write_fleet
 from workers.lab_slurm import SlurmLab, free_blocks, parse_status
 from workers.main import COMMANDS
@@ -232,7 +232,7 @@ def test_the_labs_own_fleet_file_is_valid_says_whose_it_is_and_may_be_written_ag
 )
 def test_an_event_is_passed_to_the_script(words: tuple[str, ...], wanted: tuple[str, ...]) -> None:
     event, node, *more = (*words, None)[: max(2, len(words))]
-    assert event_words("alpha", str(event), node, [str(w) for w in more]) == wanted
+    assert EVENTS.words("alpha", str(event), node, [str(w) for w in more]) == wanted
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_an_event_is_passed_to_the_script(words: tuple[str, ...], wanted: tuple[
 def test_a_wrong_event_is_refused_with_what_is_allowed(words: tuple[str, ...], word: str) -> None:
     event, node, *more = (*words, None)[: max(2, len(words))]
     with pytest.raises(InvalidInputError, match=word):
-        event_words("alpha", str(event), node, [str(w) for w in more])
+        EVENTS.words("alpha", str(event), node, [str(w) for w in more])
 
 
 def test_port_blocks_do_not_overlap_and_are_below_the_temporal_servers() -> None:

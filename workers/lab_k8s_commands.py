@@ -1,0 +1,268 @@
+"""`runbook lab k8s` and `runbook lab shell`: real private Kubernetes clusters on this machine."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+
+from clients.embedded import home
+from clients.output import Screen
+from fleet.errors import InvalidInputError
+from workers.lab_events import Events
+from workers.lab_fleet import check_fleet_file, lab_of_fleet, write_k8s_fleet
+from workers.lab_k8s import CONTROLLERS, MOST_FAKE_NODES, MOST_NODES, K8sCluster, K8sLab
+from workers.lab_slurm import default_root
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+k8s = App(name="k8s", help="Real Kubernetes: control planes, kubelets, containers, power and faults. Needs root.")
+
+Root = Annotated[Path | None, Parameter(help="Folder of the lab, a short path; default /tmp/gpu-runbooks-k8s-UID.")]
+State = Annotated[str | None, Parameter(help="Folder of fleet.yaml; default $GPU_RUNBOOKS_HOME or ./.runbook.")]
+Output = Annotated[
+    Literal["table", "json"], Parameter(name=["--output", "-o"], help="table for people, json with stable keys.")
+]
+
+EVENTS = Events(
+    command="runbook lab k8s",
+    node_suffix="-n1",
+    of_node={
+        "crash": "node-crash",
+        "freeze": "node-freeze",
+        "thaw": "node-thaw",
+        "kill-kubelet": "kubelet-kill",
+        "start-kubelet": "kubelet-start",
+        "reboot": "node-reboot",
+        "power-off": "power-off",
+        "power-on": "power-on",
+        "gpu-lose": "gpu-lose",
+        "check-fail": "check-fail",
+    },
+    of_cluster={
+        "kill-apiserver": "api-kill",
+        "start-apiserver": "api-start",
+        "freeze-apiserver": "api-freeze",
+        "thaw-apiserver": "api-thaw",
+        "slow-apiserver": "api-slow",
+    },
+    wants={
+        "gpu-lose": "the index of the GPU, from 0",
+        "check-fail": "a text, or ok",
+        "slow-apiserver": "the percentage of time that it stands still",
+    },
+)
+
+
+@k8s.command
+def up(
+    *,
+    clusters: str = "gamma,delta",
+    nodes: int = 2,
+    gpus: int = 8,
+    fake_nodes: int = 0,
+    controllers: str = "",
+    root: Root = None,
+    state: State = None,
+) -> int:
+    """Build what is missing, start the clusters and write their fleet.yaml; those that run stay as they are.
+
+    Parameters
+    ----------
+    clusters
+        Names, separated by commas; default gamma,delta.
+    nodes
+        Real nodes of each cluster, at most 8; default 2.
+    gpus
+        GPUs of each node; default 8.
+    fake_nodes
+        Further nodes that kwok answers for, without kubelets; default none.
+    controllers
+        Controllers of job kinds: jobset, kueue. Not to be had yet.
+    """
+    names = names_of(clusters)
+    check_numbers(nodes, gpus, fake_nodes)
+    check_controllers(controllers)
+    place = K8sLab(root or default_root("k8s"))
+    fleet = home(state) / "fleet.yaml"
+    check_fleet_file(fleet)
+    place.check()
+    started = place.up(names, nodes=nodes, gpus=gpus, fake_nodes=fake_nodes)
+    screen = Screen()
+    try:
+        from workers.fleets import ALL_AUTO
+
+        write_k8s_fleet(fleet, place, names, ALL_AUTO)
+    except OSError as error:
+        screen.note(f"the clusters run, but {fleet} cannot be written: {error.strerror}; give another --state")
+        return 1
+    more = f" and {fake_nodes} fake ones" if fake_nodes else ""
+    for name in names:
+        screen.line(f"{name}: {f'{nodes} nodes{more} started' if name in started else 'runs already, left as it is'}")
+    screen.line(f"fleet file: {fleet} (every step automatic: it is a lab)")
+    _next_steps(screen, place, names, fleet, state)
+    return 0
+
+
+@k8s.command
+def down(*, clusters: str | None = None, root: Root = None, state: State = None, output: Output = "table") -> int:
+    """Remove the clusters with everything of them, and look whether anything is left.
+
+    Parameters
+    ----------
+    clusters
+        Names, separated by commas; default all of the lab.
+    """
+    place = K8sLab(root or default_root("k8s"))
+    screen = Screen(output)
+    left = place.down(names_of(clusters) if clusters else None)
+    fleet = home(state) / "fleet.yaml"
+    if not place.known() and lab_of_fleet(fleet) == place.root:
+        fleet.unlink()
+        screen.note(f"{fleet} removed with its lab")
+    if output == "json":
+        screen.data(left)
+    elif not left.clusters:
+        screen.line(f"no cluster under {place.root}; nothing to remove")
+    else:
+        screen.line(f"removed: {', '.join(left.clusters)} ({left.ended} processes ended)")
+        clean = "no process, no mount, no namespace, no cgroup"
+        screen.line(f"left behind: {clean if left.clean else 'see below'}")
+    for line in (*left.processes, *left.mounts, *left.cgroups):
+        screen.note(f"LEFT {line}")
+    if left.namespaces:
+        screen.note(f"LEFT {left.namespaces} PID namespaces of nodes")
+    return 0 if left.clean else 1
+
+
+@k8s.command
+def status(*, root: Root = None, output: Output = "table") -> int:
+    """Show daemons, power, processes and the apiserver's view of each node."""
+    place = K8sLab(root or default_root("k8s"))
+    found = place.status()
+    Screen(output).rows(
+        found,
+        [c.cluster for c in found],
+        _table(found),
+        empty=f"no cluster under {place.root}; `runbook lab k8s up`",
+    )
+    return 0
+
+
+@k8s.command
+def event(cluster: str, event: str, node: str | None = None, /, *more: str, root: Root = None) -> int:
+    """Let something happen to a node, or to a whole cluster's apiserver.
+
+    Parameters
+    ----------
+    cluster
+        Cluster of the lab.
+    event
+        crash, freeze, thaw, kill-kubelet, start-kubelet, reboot, power-off, power-on, gpu-lose INDEX,
+        check-fail TEXT|ok; without a node: kill-apiserver, start-apiserver, freeze-apiserver, thaw-apiserver,
+        slow-apiserver PERCENT.
+    node
+        Node, e.g. gamma-n2.
+    more
+        Index of the GPU, or the text.
+    """
+    words = EVENTS.words(cluster, event, node, more)
+    K8sLab(root or default_root("k8s")).call(*words)
+    Screen().line(" ".join(w for w in (f"{cluster}: {event}", node, *more) if w))
+    return 0
+
+
+def shell(*command: Annotated[str, Parameter(allow_leading_hyphen=True)], root: Root = None) -> int:
+    """Enter the network namespace of the Kubernetes lab: a shell, or one command.
+
+    Parameters
+    ----------
+    command
+        Program and arguments, after `--`; default $SHELL. KUBECONFIG names every cluster, one context each.
+    """
+    place = K8sLab(root or default_root("k8s"))
+    place.enter(command, [name for name, state in place.known().items() if state == "running"])
+    return 1
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Raises InvalidInputError for an empty list."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InvalidInputError("name at least one cluster, e.g. --clusters gamma,delta")
+    return names
+
+
+def check_numbers(nodes: int, gpus: int, fake_nodes: int) -> None:
+    """Raises InvalidInputError with the range that is allowed."""
+    given = (("nodes", nodes, MOST_NODES), ("gpus", gpus, 99), ("fake-nodes", fake_nodes, MOST_FAKE_NODES))
+    for option, value, most in given:
+        if not 0 <= value <= most:
+            raise InvalidInputError(f"--{option} is {value}; 0 to {most} is possible")
+
+
+def check_controllers(text: str) -> None:
+    """Raises InvalidInputError: none can be started yet, and an unknown one is told apart."""
+    wanted = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in wanted if name not in CONTROLLERS]:
+        raise InvalidInputError(f"no controller {', '.join(unknown)}; there are: {', '.join(CONTROLLERS)}")
+    if wanted:
+        raise InvalidInputError(
+            f"--controllers {','.join(wanted)}: this release of the lab has the controllers of Job only; leave it out"
+        )
+
+
+def _next_steps(screen: Screen, place: K8sLab, names: Sequence[str], fleet: Path, state: str | None) -> None:
+    option = f" --state {shlex.quote(state)}" if state else ""
+    root = root_option(place)
+    first = names[0]
+    screen.line("")
+    screen.line("the clusters are reached only in their own network namespace; in one terminal:")
+    _indented(screen, f"runbook lab shell{root} -- runbook dev --fleet {shlex.quote(str(fleet))}{option}")
+    screen.line("and in another one:")
+    _indented(screen, f"runbook lab shell{root}")
+    _indented(screen, f"kubectl --context {first} get nodes")
+    _indented(screen, f"runbook lab k8s event {first} crash {first}-n2{root}")
+    screen.line(f"at the end: runbook lab k8s down{root}{option}")
+
+
+def _indented(screen: Screen, text: str) -> None:
+    screen.out.print(f"  {text}", soft_wrap=True)
+
+
+def root_option(place: K8sLab) -> str:
+    return "" if place.root == default_root("k8s") else f" --root {shlex.quote(str(place.root))}"
+
+
+def _table(found: Sequence[K8sCluster]) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("CLUSTER", "NODE", "POWER", "KUBELET", "PROCESSES", "READY", "GPUS", "BOOT"):
+        table.add_column(column)
+    for cluster in found:
+        table.add_row(cluster.cluster, "apiserver", "", "", "", _apiserver(cluster), "", "")
+        for node in cluster.nodes:
+            table.add_row(
+                cluster.cluster,
+                node.node,
+                f"{node.power}, frozen" if node.frozen else node.power,
+                "runs" if node.kubelet else "down",
+                str(node.processes),
+                (node.ready or "?") + (", cordoned" if node.cordoned else ""),
+                "?" if node.gpus is None else str(node.gpus),
+                node.boot_id[:8],
+            )
+        if cluster.fake_nodes:
+            table.add_row(cluster.cluster, f"{cluster.fake_nodes} fake nodes", "", "", "", "", "", "")
+    return table
+
+
+def _apiserver(cluster: K8sCluster) -> str:
+    if cluster.state == "stopped":
+        return "stopped"
+    if not cluster.daemons.get("api"):
+        return "down"
+    return "answers" if cluster.answers else "frozen" if cluster.frozen else "does not answer"
