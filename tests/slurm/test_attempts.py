@@ -26,12 +26,18 @@ class Obedient(Commands):
         self.ran: list[tuple[float, str]] = []
         self.answer = Finished(rc=0, out="", err="")
         self.deaf = False
+        self.dies_at = ""
+        """First word of the command at which the controller dies; it comes back as it was before the stop."""
 
     async def run(self, program: str, *args: str, **how: object) -> Finished:  # type: ignore[override]
         self.ran.append((time.monotonic(), " ".join(args)))
         if self.deaf:
             return self.answer
         (old,) = self.reads.jobs
+        if args[0] == self.dies_at:
+            before = old.job.model_copy(update={"phase": Phase.RUNNING, "restarts": 0, "nodes": ("a1", "a2")})
+            self.reads.jobs = (old.model_copy(update={"job": before}),)
+            return self.answer
         changes: dict[str, object] = {}
         if args[0] == "release":
             changes = {"held": False, "priority": 5, "reason": ""}
@@ -99,3 +105,12 @@ async def test_a_node_cannot_be_required_and_excluded() -> None:
     with pytest.raises(RefusedError):
         await attempts.start(StartOrder(native_id="7", restarts=1, exclude=("a1",), require=("a1", "a2")))
     assert commands.ran == []
+
+
+async def test_a_controller_that_forgot_the_stop_is_told_no_start() -> None:
+    """It died at the release: what it shows running has ended, and its requeue delay would be dropped for nothing."""
+    commands, attempts = bench()
+    commands.dies_at = "release"
+    with pytest.raises(RefusedError, match="forgot the stop"):
+        await attempts.start(StartOrder(native_id="7", restarts=1))
+    assert [text for _, text in commands.ran] == ["release 7"]
