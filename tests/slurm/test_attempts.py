@@ -35,7 +35,7 @@ class Obedient(Commands):
             return self.answer
         (old,) = self.reads.jobs
         if args[0] == self.dies_at:
-            before = old.job.model_copy(update={"phase": Phase.RUNNING, "restarts": 0, "nodes": ("a1", "a2")})
+            before = old.job.model_copy(update={"phase": Phase.RUNNING, "restarts": 0, "held": False})
             self.reads.jobs = (old.model_copy(update={"job": before}),)
             return self.answer
         changes: dict[str, object] = {}
