@@ -1,5 +1,6 @@
-"""A controller that dies just after a submit loses the job that it had acknowledged."""
+"""A controller that dies loses what it had acknowledged in its last seconds: a submit, or a stop with its start."""
 
+from fleet.people import Choice
 from tests.workflows.stage import Stage
 
 
@@ -29,3 +30,20 @@ async def _native_id(stage: Stage) -> str:
 
     native_id: str = await stage.until(there, "the job is in the queue")
     return native_id
+
+
+async def test_a_start_that_the_controller_forgot_is_asked_about_and_never_made_twice(stage: Stage) -> None:
+    """It shows the job at the old attempt again. Whether the new ranks live it cannot tell, so a person looks."""
+    native_id = await stage.supervise()
+    sick = (await stage.nodes_of())[0]
+    started = stage.gates.set("job/train/failover/2", "start_attempt", "after")
+    await stage.lose_gpu(sick)
+    await started.wait()
+    with stage.faults._store.begin() as db:
+        db.execute("update jobs set restarts = 0 where id = ?", (int(native_id),))
+    started.open()
+    question = await stage.question("job/train")
+    assert "stuck" in question.plan.title
+    assert "alpha forgot that train was stopped and started again" in question.why
+    await stage.answer(question, Choice.TAKE_OVER)
+    await stage.stays(lambda: stage.ops().count("start_attempt") == 1, "not started again")
