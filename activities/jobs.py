@@ -66,10 +66,11 @@ class JobActivities(Owner):
 
     @implements(api.FIND_JOB)
     async def find_job(self, arg: api.FindJob) -> api.Found:
-        """By fleet name first, then native id, then the user's name; also of a job that was submitted just now."""
+        """By fleet name first, then native id (on Kubernetes also NAMESPACE/NAME, without the kind), then the user's
+        name; also of a job that was submitted just now."""
         named = [(j, fleet_name(j)) for j in await self.runtime.backend(arg.cluster).jobs(max_age=0)]
         by_name = [(j, n) for j, n in named if n == arg.job]
-        by_id = [(j, n) for j, n in named if j.native_id == arg.job]
+        by_id = [(j, n) for j, n in named if arg.job in {j.native_id, j.native_id.partition("/")[2]}]
         by_user = [(j, n) for j, n in named if j.name == arg.job]
         return api.Found(jobs=tuple(api.JobOn(job=j, name=n) for j, n in by_name or by_id or by_user))
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from activities.backends.sim import SimBackend, SimSettings
 from activities.backends.sim.faults import Faults
-from activities.backends.slurm.progress import parse_progress
+from activities.backends.training_log import parse_progress
 from bench.stand import REPOSITORY
 from fleet.errors import PermanentError
 from fleet.model import Progress

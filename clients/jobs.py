@@ -124,8 +124,11 @@ async def submit(client: Client, cluster: str, spec: JobSpec, by: str) -> Starte
 
 
 async def find_job(client: Client, text: str, policy: Policy | None) -> JobRef:
-    """A fleet name, CLUSTER/NATIVEID or CLUSTER/NAME. Raises CliError: unknown (usage), or not unique."""
-    where, slash, word = text.rpartition("/")
+    """A fleet name, CLUSTER/NATIVEID, CLUSTER/NAME or CLUSTER/NAMESPACE/NAME.
+
+    Raises CliError: unknown (usage), or not unique.
+    """
+    where, slash, word = text.partition("/")
     if where == "job":
         slash = ""
     if not slash:
@@ -138,7 +141,9 @@ async def find_job(client: Client, text: str, policy: Policy | None) -> JobRef:
 def _native_word(word: str) -> str:
     """A native id or a user's own name: array tasks have brackets, names may have anything printable."""
     if not word or len(word) > 200 or not word.isprintable():
-        raise usage(f"{word!r} is no job: give a fleet name, CLUSTER/NATIVEID or CLUSTER/NAME")
+        raise usage(
+            f"{word!r} is no job: give a fleet name, CLUSTER/NATIVEID, CLUSTER/NAME or CLUSTER/NAMESPACE/NAME"
+        )
     return word
 
 

@@ -70,7 +70,9 @@ class NativeJob(Value):
 
     cluster: Name
     native_id: str
-    """Slurm JobId, Kubernetes uid, sim id. Slurm reuses ids after a crash: check `key` or `submitted_at` too."""
+    """Slurm JobId, `job/NAMESPACE/NAME` on Kubernetes, sim id. Others may get it later: check `fingerprint` too."""
+    uid: str = ""
+    """Kubernetes uid of the job's first object; empty where the backend has none."""
     name: str
     key: str | None = None
     """Idempotency key of a submit of ours, else None."""
@@ -102,7 +104,7 @@ class NativeJob(Value):
     @property
     def fingerprint(self) -> str:
         """Tells two jobs with a reused id apart. Not by submit time: a requeue changes it (measured on Slurm)."""
-        return f"{self.native_id}:{self.name}"
+        return f"{self.native_id}:{self.uid or self.name}"
 
     @property
     def launch_failed(self) -> bool:

@@ -138,7 +138,38 @@ class SimCluster(Strict):
     """As for Slurm."""
 
 
-Cluster = Annotated[SlurmCluster | SimCluster, Field(discriminator="kind")]
+class KubernetesCluster(Strict):
+    """One Kubernetes cluster."""
+
+    kind: Literal["kubernetes"]
+    """`kubernetes`."""
+    kubeconfig: AbsolutePath | None = None
+    """Path of the kubeconfig. Default none: the worker runs in a pod of the cluster and uses that pod's account."""
+    context: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
+    """Context in the kubeconfig. Default none: its current one."""
+    namespaces: tuple[Annotated[str, AfterValidator(words.dns_label)], ...] = ()
+    """Namespaces whose jobs and pods are looked at. Default none named: all of them, which needs cluster-wide
+    rights. A node's holders in other namespaces are not seen."""
+    power: PowerHook | None = None
+    """As for Slurm. Reboots go by it, too: off, read off, on."""
+    check: AbsolutePath | None = None
+    """Manifest of a Pod that is run on the isolated node after a repair; `{node}` and `{gpus}` (expected count) are
+    filled in, it prints one JSON line `{"ok", "gpus", "detail"}`, exit 0 is a pass. Default none: only the
+    allocatable GPUs are compared."""
+    node_down_after: Duration = 50.0
+    """When the cluster calls a silent node lost: --node-monitor-grace-period of its controller manager, which no API
+    tells. Default 50s, as there."""
+    checkpoint_roots: tuple[AbsolutePath, ...] = ()
+    """As for Slurm."""
+
+    @model_validator(mode="after")
+    def _context_of_a_file(self) -> Self:
+        if self.context is not None and self.kubeconfig is None:
+            raise ValueError("context belongs to a kubeconfig; name the file too")
+        return self
+
+
+Cluster = Annotated[SlurmCluster | SimCluster | KubernetesCluster, Field(discriminator="kind")]
 
 
 class Limits(Strict):
@@ -289,7 +320,7 @@ class Policy(Strict):
         """Nodes of a cluster of `total_nodes` that may be out at a time: the smaller of both limits."""
         return min(self.limits.nodes_out, share(total_nodes, self.limits.nodes_out_percent))
 
-    def cluster(self, name: str) -> SlurmCluster | SimCluster:
+    def cluster(self, name: str) -> SlurmCluster | SimCluster | KubernetesCluster:
         """Raises NotFoundError that lists the known clusters."""
         if name not in self.clusters:
             known = ", ".join(sorted(self.clusters))

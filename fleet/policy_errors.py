@@ -32,8 +32,11 @@ _TYPES = {
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",
 }
-_KINDS: Mapping[str, type[BaseModel]] = {"slurm": policy.SlurmCluster, "sim": policy.SimCluster}
-_LATER = {"kubernetes": "kubernetes clusters come with a later release"}
+_KINDS: Mapping[str, type[BaseModel]] = {
+    "slurm": policy.SlurmCluster,
+    "sim": policy.SimCluster,
+    "kubernetes": policy.KubernetesCluster,
+}
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     "limits": policy.Limits,
     "approvers": policy.Approver,
@@ -143,8 +146,7 @@ def _bad_kind(path: Path, value: Any) -> str:
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind is None:
         return f"key 'kind' is missing under {dotted(path)}; allowed values: {', '.join(_KINDS)}"
-    later = f"; {_LATER[kind]}" if kind in _LATER else ""
-    return f"unknown kind {_shown(kind)} under {dotted(path)}; allowed: {_choices(str(kind), list(_KINDS))}{later}"
+    return f"unknown kind {_shown(kind)} under {dotted(path)}; allowed: {_choices(str(kind), list(_KINDS))}"
 
 
 def _what(found: ErrorDetails, value: Any) -> str:

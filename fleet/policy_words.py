@@ -10,6 +10,7 @@ import re
 from urllib.parse import urlsplit
 
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]+\}")
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}", re.ASCII)
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _KEY_TYPES = (
@@ -75,6 +76,13 @@ def file_path(text: str) -> str:
         raise ValueError("holds a line break or a tab")
     if ".." in text.split("/"):
         raise ValueError("must not hold ..; write the path it means")
+    return text
+
+
+def dns_label(text: str) -> str:
+    """A namespace's name (RFC 1123 label)."""
+    if not _DNS_LABEL.fullmatch(text):
+        raise ValueError("must be a namespace's name: a-z, 0-9 and -, at most 63")
     return text
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from activities.backends.slurm.progress import parse_progress
+from activities.backends.training_log import parse_progress
 from fleet.errors import PermanentError
 from workers.demo_stage import JOB, TOTAL_STEPS, comment
 from workers.fleets import ALL_AUTO

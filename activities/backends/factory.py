@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from activities.backends.port import ClusterBackend
-from fleet.policy import Policy, SimCluster
+from fleet.errors import PermanentError
+from fleet.policy import KubernetesCluster, Policy, SimCluster
 
 
 def make_backend(cluster: str, policy: Policy, folder: Path) -> ClusterBackend:
@@ -13,6 +14,8 @@ def make_backend(cluster: str, policy: Policy, folder: Path) -> ClusterBackend:
         from activities.backends.sim import SimBackend, SimSettings
 
         return SimBackend(cluster, SimSettings(path=folder / settings.path))
+    if isinstance(settings, KubernetesCluster):
+        return _kubernetes(cluster, settings, policy)
     from activities.backends.slurm.backend import SlurmBackend
     from activities.backends.slurm.settings import SlurmSettings
 
@@ -27,6 +30,32 @@ def make_backend(cluster: str, policy: Policy, folder: Path) -> ClusterBackend:
             power_on=power.on if power else None,
             power_status=power.status if power else None,
             check=settings.check,
+            settle=policy.limits.settle,
+        ),
+    )
+
+
+def _kubernetes(cluster: str, settings: KubernetesCluster, policy: Policy) -> ClusterBackend:
+    """Raises PermanentError where the official client is not installed."""
+    try:
+        from activities.backends.kubernetes.backend import KubernetesBackend
+        from activities.backends.kubernetes.settings import KubernetesSettings
+    except ModuleNotFoundError as error:
+        raise PermanentError(
+            f"{cluster} needs the Kubernetes client ({error.name} is missing): install gpu-runbooks[kubernetes]"
+        ) from error
+    power = settings.power
+    return KubernetesBackend(
+        cluster,
+        KubernetesSettings(
+            kubeconfig=settings.kubeconfig,
+            context=settings.context,
+            namespaces=settings.namespaces,
+            power_off=power.off if power else None,
+            power_on=power.on if power else None,
+            power_status=power.status if power else None,
+            check=settings.check,
+            node_down_after=settings.node_down_after,
             settle=policy.limits.settle,
         ),
     )

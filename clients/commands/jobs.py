@@ -136,7 +136,8 @@ def restart(
     Parameters
     ----------
     job
-        Fleet name, CLUSTER/NATIVEID or CLUSTER/NAME. A job that is not supervised is adopted by your word.
+        Fleet name, CLUSTER/NATIVEID, CLUSTER/NAME or CLUSTER/NAMESPACE/NAME.
+        A job that is not supervised is adopted by your word.
     """
     return _order("restart_in_place", job, (), reason, dry_run, as_, fleet, common)
 
@@ -157,7 +158,8 @@ def failover(
     Parameters
     ----------
     job
-        Fleet name, CLUSTER/NATIVEID or CLUSTER/NAME. A job that is not supervised is adopted by your word.
+        Fleet name, CLUSTER/NATIVEID, CLUSTER/NAME or CLUSTER/NAMESPACE/NAME.
+        A job that is not supervised is adopted by your word.
     exclude
         A node that the next attempt must not use; may be repeated.
     """
@@ -203,7 +205,7 @@ def logs(job: str, /, *, fleet: Fleet = None, common: Common = COMMON) -> int:
     Parameters
     ----------
     job
-        Fleet name, CLUSTER/NATIVEID or CLUSTER/NAME.
+        Fleet name, CLUSTER/NATIVEID, CLUSTER/NAME or CLUSTER/NAMESPACE/NAME.
     """
     from clients import reports
     from clients.fleet_file import policy

@@ -26,6 +26,12 @@ class Rig(Protocol):
     name: str
     time_scale: float
     """Cluster seconds per real second; 1.0 for real ones."""
+    batch_scheduler: bool
+    """It starts a job on all of its nodes or on none, in the order of a queue, and puts one whose node it gave up
+    back into that queue by itself, after a delay of its own. False: pods are scheduled one by one, and a lost node's
+    job stays as it is until a runbook stops it."""
+    script_start: str
+    """How a job's stored script begins."""
 
     @property
     def backend(self) -> ClusterBackend: ...

@@ -17,6 +17,8 @@ class SimRig:
 
     name = "sim"
     time_scale = TIME_SCALE
+    batch_scheduler = True
+    script_start = "#!"
 
     def __init__(self, path: Path) -> None:
         self.backend = SimBackend("alpha", SimSettings(path=path, time_scale=TIME_SCALE))

@@ -17,6 +17,8 @@ class SlurmRig:
 
     name = "slurm"
     time_scale = 1.0
+    batch_scheduler = True
+    script_start = "#!"
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from activities.backends.port import PowerControl
-from fleet.model import NativeJob, NodeFacts, Phase, Progress
+from fleet.model import NativeJob, NodeFacts, NodeState, Phase, Progress
 from fleet.orders import JobSpec, StartOrder, StopQuery
 from tests.contract.rig import Rig, eventually
 
@@ -97,8 +97,16 @@ async def query(rig: Rig, job: NativeJob, ordered: bool = True, since: float | N
 
 
 async def lost_by_scheduler(rig: Rig, job: NativeJob) -> NativeJob:
-    """Waits until the scheduler gave the node up and put the job back into the queue."""
+    """Waits until the scheduler gave the node up and put the job back into the queue. Where it leaves the job as it
+    is, the runbook's stop does that once the node is called lost, as it does for real."""
     facts = await rig.backend.probe()
+    if not rig.batch_scheduler:
+
+        async def lost_nodes() -> bool:
+            return any([(await rig.backend.node(n)).state is NodeState.DOWN for n in job.nodes])
+
+        await eventually(rig, lost_nodes, bool, facts.node_down_after + 15, "given up")
+        await rig.backend.stop(job.native_id, job.restarts)
     return await phase(rig, job.native_id, Phase.PENDING, facts.node_down_after + facts.stop_takes + 15)
 
 

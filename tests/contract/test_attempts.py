@@ -86,12 +86,14 @@ async def test_the_next_attempt_does_not_wait_for_the_schedulers_own_delay(rig: 
     await stopped(rig, job.native_id)
     ordered = rig.now()
     again = await restarted(rig, job.native_id, 1)
-    delay = (await rig.backend.probe()).requeue_delay
+    delay = (await rig.backend.probe()).requeue_delay or 60
     assert again.started_at is not None
     assert again.started_at - ordered < delay / 3
 
 
 async def test_the_next_attempt_goes_before_a_job_that_waits_longer(rig: Rig) -> None:
+    if not rig.batch_scheduler:
+        pytest.skip(f"{rig.name} has no queue: pods are scheduled one by one")
     keep = (await rig.backend.capacity()).free_nodes[0]
     await rig.backend.isolate(keep, "opccccc", "keeps the older job waiting")
     rival = await rig.backend.submit(rig.training_spec("rival", nodes=6))

@@ -17,6 +17,7 @@ MODELS: list[type[BaseModel]] = [
     policies.Policy,
     policies.SlurmCluster,
     policies.SimCluster,
+    policies.KubernetesCluster,
     policies.PowerHook,
     policies.Limits,
     policies.Approver,

@@ -187,14 +187,13 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
         ),
         ("    conf: /etc/slurm/slurm.conf\n", "", "3: key 'conf' is missing under clusters.alpha"),
         ("version: 1\n", "", "1: key 'version' is missing"),
-        ("{kind: sim,", "{", "14: key 'kind' is missing under clusters.beta; allowed values: slurm, sim"),
+        ("{kind: sim,", "{", "14: key 'kind' is missing under clusters.beta; allowed values: slurm, sim, kubernetes"),
         (
-            "kind: sim",
-            "kind: kubernetes",
-            "14: unknown kind 'kubernetes' under clusters.beta; allowed: slurm, sim; kubernetes clusters come with a "
-            "later release",
+            "beta: {kind: sim, path: fleet.sqlite}",
+            "beta: {kind: kubernetes, kubeconfig: kube.yaml}",
+            "14: clusters.beta.kubeconfig: must be an absolute path, starting with /",
         ),
-        ("kind: slurm", "kind: slrm", "4: unknown kind 'slrm' under clusters.alpha; allowed: slurm, sim; did you mean 'slurm'?"),
+        ("kind: slurm", "kind: slrm", "4: unknown kind 'slrm' under clusters.alpha; allowed: slurm, sim, kubernetes; did you mean 'slurm'?"),
         (
             "  beta:",
             "  be/ta:",

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.backends.slurm.polling import Shared
+from activities.backends.polling import Shared
 from fleet.errors import TemporaryError
 
 

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from activities.backends.slurm.progress import TAIL, keep_first, parse_progress, read_tail, stdout_of
+from activities.backends.slurm.progress import TAIL, read_tail, stdout_of
+from activities.backends.training_log import keep_first, parse_progress
 from fleet.model import Progress
 
 TWO_ATTEMPTS = """starting at step 0 gen=0.0

@@ -1,9 +1,8 @@
 """Runs a check on an isolated node where no other work can land: inside our maintenance reservation, for a drained
 node runs nothing and a resumed one takes work."""
 
-import json
-
-from activities.backends.slurm.commands import Commands, Finished
+from activities.backends.check_words import judge
+from activities.backends.slurm.commands import Commands
 from activities.backends.slurm.marks import check_name, reservation_name
 from activities.backends.slurm.nodes import NodeOrders, refuse_foreign
 from activities.backends.slurm.outcomes import Outcome
@@ -19,7 +18,6 @@ COUNT = (
     'printf \'{"ok": true, "gpus": %s, "detail": "as granted by Slurm"}\\n\' "${SLURM_GPUS_ON_NODE:-0}"',
 )
 """Without a configured check: a job that gets all GPUs says how many it got."""
-PASSED, FAILED = 0, 1
 
 
 class Checks:
@@ -93,29 +91,3 @@ class Checks:
                     lambda r: r.job.phase.ended or r.job.phase is Phase.ABSENT,
                     self.commands.limit + 30,
                 )
-
-
-def judge(facts: NodeFacts, suite: str, done: Finished) -> CheckResult:
-    """Its JSON line and its exit code must agree; the GPU count is ours to compare. "Could not run" is not "sick"."""
-    said = last_json(done.out)
-    gpus = said.get("gpus") if isinstance(said.get("gpus"), int) else None
-    detail = str(said.get("detail") or done.text)[:500]
-    ran = not done.timed_out and done.rc in {PASSED, FAILED} and isinstance(said.get("ok"), bool)
-    if ran and gpus != facts.gpus_expected:
-        detail = f"{'no GPU count' if gpus is None else gpus} of {facts.gpus_expected} GPUs; {detail}"
-    passed = ran and done.rc == PASSED and said["ok"] is True and gpus == facts.gpus_expected
-    return CheckResult(
-        node=facts.node, suite=suite, ran=ran, passed=passed, gpus=gpus if ran else None, detail=detail
-    )
-
-
-def last_json(text: str) -> dict[str, object]:
-    """The last line that is a JSON object; a check may print other things before it."""
-    for line in reversed(text.splitlines()):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            return value
-    return {}

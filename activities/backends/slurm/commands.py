@@ -1,18 +1,15 @@
 """Runs Slurm's programs: absolute path, argument list, an environment of our own, a limit, and no shell."""
 
-import asyncio
-import contextlib
 import os
 import pwd
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from activities.backends.programs import Ended, run_program
 from activities.backends.slurm.outcomes import Outcome, classify, error_of_read
 from activities.backends.slurm.settings import SlurmSettings
 from activities.presence import check_presence
 from fleet.errors import PermanentError
-from fleet.model import Value
 
 DEFAULT_LIMIT = 15.0
 """Seconds: Slurm's default MessageTimeout (10) and five, until the probe has read the cluster's own."""
@@ -21,59 +18,20 @@ GRACE = 5.0
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
-class Finished(Value):
-    """A command that ended, or was ended at its limit (`timed_out`)."""
-
-    rc: int
-    out: str
-    err: str
-    timed_out: bool = False
+class Finished(Ended):
+    """A Slurm program that ended, and what its words mean."""
 
     @property
     def outcome(self) -> Outcome:
         return Outcome.UNKNOWN if self.timed_out else classify(self.rc, self.err)
-
-    @property
-    def text(self) -> str:
-        """Slurm's words on one line, for people."""
-        words = " ".join((self.err.strip() or self.out.strip()).split())
-        if self.timed_out:
-            return f"ended by us at its limit {words}".strip()
-        return words[:500] or f"exit code {self.rc}"
 
 
 async def run_argv(
     argv: Sequence[str], env: Mapping[str, str], limit: float, stdin: str | None = None, cwd: str | None = None
 ) -> Finished:
     """Runs one program in its own process group and ends the whole group at the limit, or when we are cancelled."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(env),
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
-        raise PermanentError(f"cannot run {argv[0]}: {error.strerror}; install it or correct its path") from error
-    try:
-        async with asyncio.timeout(limit):
-            out, err = await process.communicate(stdin.encode() if stdin is not None else None)
-    except TimeoutError:
-        await _end_group(process)
-        return Finished(rc=-1, out="", err="", timed_out=True)
-    except BaseException:
-        await _end_group(process)
-        raise
-    return Finished(rc=process.returncode or 0, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
-
-
-async def _end_group(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+    done = await run_program(argv, env, limit, stdin, cwd)
+    return Finished(**done.model_dump())
 
 
 class Commands:

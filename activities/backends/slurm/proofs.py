@@ -11,7 +11,8 @@ DOWN is the scheduler's opinion and never a proof. Two facts of Slurm carry the 
 import asyncio
 
 from activities.backends.slurm.power import PowerHooks
-from activities.backends.slurm.view import ClusterView, Steadiness, newer_boot
+from activities.backends.slurm.view import ClusterView, newer_boot
+from activities.backends.steady import Steadiness
 from fleet.errors import TemporaryError
 from fleet.model import NativeJob, NodeFacts, NodeReceipt, NodeState, Phase, ReceiptGrade
 from fleet.orders import StopProof, StopQuery

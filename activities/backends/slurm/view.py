@@ -3,10 +3,11 @@
 import time
 from collections.abc import Mapping
 
+from activities.backends.polling import Shared
 from activities.backends.slurm.marks import op_of_reservation
 from activities.backends.slurm.normalise import JobRecord, NodeRecord
-from activities.backends.slurm.polling import Shared
 from activities.backends.slurm.reads import Reservation, SlurmReads
+from activities.backends.steady import Steadiness
 from fleet.errors import NotFoundError
 from fleet.identity import op_of_reason
 from fleet.model import NativeJob, NodeFacts, NodeState, Phase
@@ -17,35 +18,6 @@ numbers a second apart (tests/data/slurm/25.11: gold1). A real reboot takes long
 
 _SLURMS_OWN_DOWN = ("not responding", "node unexpectedly rebooted", "gres/", "low ", "node silently failed")
 _OFF = frozenset({"POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWERED_UP_PENDING"})
-
-
-class Steadiness:
-    """Since when each node's daemon answers without a break, as far as *this* process has looked.
-
-    A restart of the process forgets it, which only makes a proof wait longer.
-    """
-
-    def __init__(self, gap: float) -> None:
-        self.gap = gap
-        """Longest time between two readings that still counts as having looked."""
-        self._since: dict[str, tuple[float, float]] = {}
-        self._bad: dict[str, float] = {}
-
-    def saw(self, node: str, good: bool, at: float) -> None:
-        if not good:
-            self._since.pop(node, None)
-            self._bad[node] = at
-            return
-        first, last = self._since.get(node, (at, at))
-        self._since[node] = (at if at - last > self.gap else first, at)
-
-    def since(self, node: str) -> float | None:
-        """First reading of the present steady time; None when the last reading was bad or there was none."""
-        return self._since[node][0] if node in self._since else None
-
-    def bad_at(self, node: str) -> float | None:
-        """The last reading in which its daemon did not answer."""
-        return self._bad.get(node)
 
 
 class ClusterView:

@@ -11,7 +11,8 @@ Files in the checkpoint folder:
   ``step_<8 digits>.g<epoch>.<restart>/``      ``rank_<r>.json`` for each rank, then ``COMPLETE``, written last
   ``sync.g<epoch>.<restart>/``                 how the ranks of one start meet and exchange gradients
 
-The generation is ``GPU_RUNBOOKS_EPOCH`` (one per submission) with ``SLURM_RESTART_COUNT``, both 0 if unset.
+The generation is ``GPU_RUNBOOKS_EPOCH`` (one per submission) with ``GPU_RUNBOOKS_RESTART`` (on Kubernetes, from the
+pod's annotation) or ``SLURM_RESTART_COUNT``, 0 if unset.
 SIGUSR1 asks for a checkpoint at the next step, SIGTERM ends a rank at once.
 Exit codes: 0 all steps done, 75 a higher generation exists, 143 SIGTERM, else as an error gives it.
 """
@@ -60,7 +61,8 @@ class Generation(NamedTuple):
     @classmethod
     def of_environment(cls) -> "Generation":
         """Read the token that this start was given."""
-        return cls(int(os.environ.get("GPU_RUNBOOKS_EPOCH", "0")), int(os.environ.get("SLURM_RESTART_COUNT", "0")))
+        restart = os.environ.get("GPU_RUNBOOKS_RESTART") or os.environ.get("SLURM_RESTART_COUNT") or "0"
+        return cls(int(os.environ.get("GPU_RUNBOOKS_EPOCH", "0")), int(restart))
 
 
 # --- files

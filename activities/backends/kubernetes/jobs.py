@@ -1,0 +1,322 @@
+"""Orders to one job that do not start an attempt: adopt, hold, give back, signal, stop, cancel."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import yaml
+
+from activities.backends.kubernetes import marks
+from activities.backends.kubernetes.api import KubeApi, Raw
+from activities.backends.kubernetes.jobview import JobObject, JobRecord
+from activities.backends.kubernetes.kinds.base import Release
+from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.records import PodRecord
+from activities.backends.kubernetes.view import ClusterView
+from activities.backends.kubernetes.writes import patched
+from fleet.errors import AmbiguousError, NotFoundError, RefusedError, TemporaryError
+from fleet.identity import op_id
+from fleet.model import NativeJob, Phase
+from fleet.orders import AdoptedJob
+
+SIGNALS = ("USR1", "USR2")
+"""Signals that may ask for a checkpoint; any other could end the job."""
+EXEC_LIMIT = 10.0
+"""Seconds that a signal may take to reach one pod."""
+LONGEST_NAME = 56
+"""Characters of an Indexed Job's name: its pods' host names, `NAME-INDEX`, must not pass 63."""
+
+
+class JobOrders:
+    """Writes to jobs. Each one reads the live job first and gives back what was seen afterwards."""
+
+    def __init__(self, api: KubeApi, view: ClusterView) -> None:
+        self.api = api
+        self.view = view
+
+    # -- hold and marks
+
+    async def adopt(self, native_id: str) -> AdoptedJob:
+        """Marks a running job as held, which its own settings must allow: then its controller starts nothing again
+        by itself. A job that waits for its first start is left free to start."""
+        record = await self.view.known_job(native_id)
+        refuse_adoption(record)
+        manifest = manifest_of(record.newest)
+        if record.job.phase is Phase.PENDING and record.job.restarts == 0 and not record.job.held:
+            await self.annotate(record, {marks.ADOPTED: "true"})
+        else:
+            await self.hold_record(record)
+        job = (await self.view.known_job(native_id)).job
+        return AdoptedJob(job=job, script=manifest, spec_text=manifest)
+
+    async def hold(self, native_id: str) -> NativeJob:
+        record = await self.view.known_job(native_id)
+        if record.job.phase.ended:
+            raise RefusedError(f"job {native_id} has ended ({record.job.phase}); there is nothing to hold")
+        await self.hold_record(record)
+        return (await self.view.known_job(native_id)).job
+
+    async def hold_record(self, record: JobRecord) -> None:
+        """Marked as held by us; one that waits with no pod placed yet is suspended. A suspend that stood before
+        without our mark stays its owner's."""
+        newest, state = record.newest, record.newest.state
+        owners = state.suspended and not newest.held_by_us and record.job.phase is Phase.PENDING
+        words: dict[str, str | None] = {marks.ADOPTED: "true"}
+        if not owners:
+            words[marks.HELD] = "true"
+        placed = any(p.node for p in record.attempt(newest.generation))
+        if state.suspended or placed or record.job.phase is not Phase.PENDING:
+            await self.annotate(record, words)
+            return
+        number = str(record.job.restarts)
+        await self._change(record, lambda raw: self._suspending(record, raw, {**words, marks.RESTARTS: number}))
+        await self._reopen(record)  # no rank ever ran, so no attempt is over
+
+    def _suspending(self, record: JobRecord, raw: Raw, words: Mapping[str, str | None]) -> Raw | None:
+        kind = record.newest.kind
+        return None if kind.state(raw).suspended else kind.suspend(words)
+
+    async def annotate(self, record: JobRecord, words: Mapping[str, str | None]) -> Raw:
+        """Writes (or takes away, None) annotations of its newest object; nothing when they are so already."""
+
+        def decide(raw: Raw) -> Raw | None:
+            has = raw["metadata"].get("annotations") or {}
+            if all(has.get(key) == value for key, value in words.items()):
+                return None
+            return {"metadata": {"annotations": dict(words)}}
+
+        return await self._change(record, decide)
+
+    async def _change(self, record: JobRecord, decide: Callable[[Raw], Raw | None], part: str = "") -> Raw:
+        """Under its version, and only while it is the very object that was read."""
+        newest = record.newest
+
+        def checked(raw: Raw) -> Raw | None:
+            if raw["metadata"]["uid"] != newest.uid:
+                raise RefusedError(f"job {record.job.native_id} was made anew by somebody; look at it again")
+            return decide(raw)
+
+        return await patched(self.api, f"job {record.job.native_id}", newest.path, checked, part=part)
+
+    async def give_back(self, native_id: str) -> NativeJob:
+        """Takes our marks away; a suspend of ours ends, so that the job may start."""
+        record = await self.view.known_job(native_id)
+        newest = record.newest
+        ours = marks.ADOPTED in newest.notes or newest.held_by_us
+        if record.job.phase.ended or not ours:
+            return record.job
+        gone: dict[str, str | None] = {marks.ADOPTED: None, marks.HELD: None, marks.REQUIRED: None}
+        if newest.state.suspended and newest.held_by_us:
+            await self.release(record, gone, own_affinity(newest))
+            await self.drop_proofs(record.pods)
+        else:
+            await self.annotate(record, gone)
+        return (await self.view.known_job(native_id)).job
+
+    # -- release, shared with the start of an attempt
+
+    async def release(
+        self, record: JobRecord, words: Mapping[str, str | None], affinity: Mapping[str, object] | None
+    ) -> None:
+        """Starts the attempt with the record's number. The number is written down before the status is opened for
+        the change, for what is derived from the status would be lost then."""
+        number = record.job.restarts
+        await self.annotate(record, {marks.RESTARTS: str(number)})
+        await self._reopen(record)
+        kind = record.newest.kind
+        order = Release(generation=number, annotations={**words, marks.RESTARTS: str(number)}, node_affinity=affinity)
+        await self._change(record, lambda raw: kind.release(raw, order) if kind.state(raw).suspended else None)
+
+    async def _reopen(self, record: JobRecord) -> None:
+        kind = record.newest.kind
+
+        def decide(raw: Raw) -> Raw | None:
+            return kind.reopen(raw) if kind.state(raw).suspended else None
+
+        await self._change(record, decide, part="/status")
+
+    # -- signal, stop, cancel
+
+    async def request_checkpoint(self, native_id: str, signal: str) -> None:
+        """Only the signal that the job declared, to process 1 of the main container of each pod."""
+        name = signal.upper().removeprefix("SIG")
+        record = await self.view.known_job(native_id)
+        job = record.job
+        if name not in SIGNALS or job.tokens.checkpoint_signal != name:
+            declared = job.tokens.checkpoint_signal or "none"
+            raise RefusedError(f"job {native_id} declares {declared} as its checkpoint signal, not {signal}")
+        if job.phase is not Phase.RUNNING:
+            raise RefusedError(f"job {native_id} is {job.phase}; only a running one can save")
+        pods = [p for p in record.attempt(record.newest.generation) if p.running]
+        done = await asyncio.gather(*(self._signal(pod, name) for pod in pods))
+        bad = [f"{pod.name}: {why}" for pod, why in zip(pods, done, strict=True) if why]
+        if bad:
+            raise AmbiguousError(f"signal {name} to job {native_id}: {'; '.join(bad)}; look for a newer checkpoint")
+
+    async def _signal(self, pod: PodRecord, name: str) -> str:
+        query = [("command", word) for word in ("kill", f"-{name}", "1")]
+        query += [("container", pod.containers[0]), ("stdout", "true"), ("stderr", "true")]
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/exec"
+        code, said = await self.api.execute(f"signal pod {pod.name}", path, query, EXEC_LIMIT)
+        return "" if code == 0 else f"exit {code} {said.strip()}"[:200]
+
+    async def stop(self, native_id: str, restarts: int) -> NativeJob:
+        record = await self.view.known_job(native_id)
+        job = record.job
+        if job.phase in {Phase.SUCCEEDED, Phase.CANCELLED, Phase.TIMED_OUT}:
+            raise RefusedError(f"job {native_id} has ended ({job.phase}); starting it again would revive it")
+        if job.restarts < restarts:
+            raise RefusedError(
+                f"job {native_id} is at restart {job.restarts}, the order is for {restarts}: another job?"
+            )
+        if job.restarts > restarts and not record.newest.state.suspended:
+            return job  # a newer attempt runs or waits for its nodes; the order is late
+        if record.newest.state.suspended:
+            await self.hold_record(record)  # that attempt is over: only see that none follows by itself
+        elif job.phase.ended or record.newest.state.ending:
+            if not (job.tokens.supervise or job.adopted):
+                raise RefusedError(f"job {native_id} has ended ({job.phase}) and is not supervised")
+            await self._follow(record)
+        else:
+            await self._suspend(record)
+        return (await self.view.known_job(native_id)).job
+
+    async def _suspend(self, record: JobRecord) -> None:
+        """The number of the next attempt is written in the same patch, so that no crash comes between."""
+        await self._keep_proofs(record.attempt(record.newest.generation))
+        words = {marks.ADOPTED: "true", marks.HELD: "true", marks.RESTARTS: str(record.job.restarts + 1)}
+        kind = record.newest.kind
+
+        def decide(raw: Raw) -> Raw | None:
+            state = kind.state(raw)
+            if state.ended is not None or state.ending:
+                raise TemporaryError(f"job {record.job.native_id} ended by itself just now; looked at again", 0.5)
+            return self._suspending(record, raw, words)
+
+        await self._change(record, decide)
+
+    async def _follow(self, record: JobRecord) -> None:
+        """A failed object stays failed: the next attempt is an object of its own, suspended, with a name made of the
+        attempt's number, so that a second try finds the first one's."""
+        newest, job = record.newest, record.job
+        await self._keep_proofs(record.attempt(newest.generation))
+        number = job.restarts + 1
+        words: dict[str, str | None] = {
+            marks.ADOPTED: "true",
+            marks.HELD: "true",
+            marks.RESTARTS: str(number),
+            marks.REQUIRED: None,
+            marks.FIRST_UID: job.uid,
+            marks.FIRST_CREATED: newest.notes.get(
+                marks.FIRST_CREATED, newest.raw["metadata"].get("creationTimestamp", "")
+            ),
+        }
+        name = successor_name(newest.first, number)
+        order = Release(generation=number, annotations=words, node_affinity=None)
+        made = newest.kind.successor(newest.raw, name, order)
+        what = f"next object of job {job.native_id}"
+        answer = await self.api.write("POST", newest.kind.path(newest.namespace), made)
+        if answer.outcome in {Outcome.EXISTS, Outcome.UNKNOWN}:
+            try:
+                found = await self.api.get(what, newest.kind.path(newest.namespace, name))
+            except (NotFoundError, TemporaryError) as error:
+                raise AmbiguousError(f"{what}: no answer ({answer.text}; {error}); read back first") from error
+            if JobObject(newest.kind, found).notes.get(marks.FIRST_UID) != job.uid:
+                raise RefusedError(f"{what}: the name {name} belongs to another job; rename or remove that one")
+        elif answer.outcome is not Outcome.DONE:
+            raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
+
+    async def cancel(self, native_id: str) -> NativeJob:
+        """Suspended for good. Its object stays, so that everybody can see how it ended."""
+        record = await self.view.known_job(native_id)
+        if record.job.phase.ended:
+            return record.job
+        words: dict[str, str | None] = {
+            marks.CANCELLED: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            marks.HELD: None,
+            marks.ADOPTED: None,
+        }
+        kind = record.newest.kind
+
+        def decide(raw: Raw) -> Raw | None:
+            done = marks.CANCELLED in (raw["metadata"].get("annotations") or {})
+            return None if done and kind.state(raw).suspended else kind.suspend(words)
+
+        await self._change(record, decide)
+        await self.drop_proofs(record.pods)
+        return (await self.view.known_job(native_id)).job
+
+    # -- the finalizer that keeps a kubelet's word
+
+    async def _keep_proofs(self, pods: Iterable[PodRecord]) -> None:
+        def decide(raw: Raw) -> Raw | None:
+            meta = raw["metadata"]
+            has = meta.get("finalizers") or []
+            if marks.PROOF in has or "deletionTimestamp" in meta:
+                return None  # one that is being deleted takes no new finalizer
+            return {"metadata": {"finalizers": [*has, marks.PROOF]}}
+
+        await asyncio.gather(*(self._on_pod(pod, decide) for pod in pods if pod.node))
+
+    async def drop_proofs(self, pods: Iterable[PodRecord]) -> None:
+        """Lets the objects of stopped pods go."""
+
+        def decide(raw: Raw) -> Raw | None:
+            has = raw["metadata"].get("finalizers") or []
+            return {"metadata": {"finalizers": [f for f in has if f != marks.PROOF]}} if marks.PROOF in has else None
+
+        await asyncio.gather(*(self._on_pod(pod, decide) for pod in pods if pod.ours))
+
+    async def _on_pod(self, pod: PodRecord, decide: Callable[[Raw], Raw | None]) -> None:
+        def same(raw: Raw) -> Raw | None:
+            return decide(raw) if raw["metadata"]["uid"] == pod.uid else None
+
+        try:
+            await patched(self.api, f"pod {pod.name}", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", same)
+        except NotFoundError:
+            return  # it went meanwhile
+
+
+def refuse_adoption(record: JobRecord) -> None:
+    """Raises RefusedError with the exact fix for a job that we could not start again, or not alone."""
+    job = record.job
+    if job.phase.ended:
+        raise RefusedError(f"job {job.native_id} has ended ({job.phase}); there is nothing to supervise")
+    why = record.newest.kind.refusal(record.newest.raw)
+    if why is not None:
+        raise RefusedError(f"job {job.native_id} cannot be supervised: {why}")
+
+
+def own_affinity(newest: JobObject) -> Mapping[str, object] | None:
+    """The owner's own node affinity: what was kept when ours was written over it, else what stands there."""
+    kept = marks.affinity_kept(newest.notes)
+    if kept is not None:
+        return kept or None
+    affinity = newest.kind.template(newest.raw).get("spec", {}).get("affinity") or {}
+    found: Mapping[str, object] | None = affinity.get("nodeAffinity")
+    return found
+
+
+def successor_name(first: str, number: int) -> str:
+    """`NAME-gN`; a long name is cut, and a hash of the whole keeps it apart from others."""
+    tail = f"-g{number}"
+    if len(first) + len(tail) > LONGEST_NAME:
+        first = f"{first[: LONGEST_NAME - len(tail) - 8].rstrip('-.')}-{op_id(first)}"
+    return first + tail
+
+
+def manifest_of(newest: JobObject) -> str:
+    """The object as a manifest, without what the apiserver added."""
+    meta = newest.raw["metadata"]
+    kept = {
+        "name": newest.first,
+        "namespace": newest.namespace,
+        "labels": dict(newest.labels),
+        "annotations": {k: v for k, v in newest.notes.items() if not k.startswith("kubectl.kubernetes.io/")},
+    }
+    made = newest.kind.successor(
+        newest.raw, str(meta["name"]), Release(generation=0, annotations={}, node_affinity=None)
+    )
+    made["metadata"] = {key: value for key, value in kept.items() if value}
+    made["spec"] = {k: v for k, v in made["spec"].items() if k not in {"suspend", "manualSelector"}}
+    return yaml.safe_dump(made, sort_keys=False)

@@ -1,0 +1,194 @@
+"""A job as the port shows it, made of its objects and pods. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from activities.backends.kubernetes import marks
+from activities.backends.kubernetes.api import Raw
+from activities.backends.kubernetes.kinds.base import JobKind, KindState
+from activities.backends.kubernetes.records import NodeRecord, PodRecord, pod_gpus, quantity, seconds
+from fleet.model import NativeJob, Phase
+
+
+@dataclass(frozen=True)
+class JobObject:
+    """One native object."""
+
+    kind: JobKind
+    raw: Raw
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.raw["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def path(self) -> str:
+        return self.kind.path(self.namespace, self.name)
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.raw["metadata"].get("annotations") or {}
+        return found
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        found: Mapping[str, str] = self.raw["metadata"].get("labels") or {}
+        return found
+
+    @property
+    def first(self) -> str:
+        """Name of the job's first object, which the native id keeps."""
+        return self.labels.get(marks.FIRST, self.name)
+
+    @property
+    def native_id(self) -> str:
+        return f"{self.kind.word}/{self.namespace}/{self.first}"
+
+    @cached_property
+    def state(self) -> KindState:
+        return self.kind.state(self.raw)
+
+    @property
+    def generation(self) -> int:
+        """Attempt that pods made from the present template belong to."""
+        notes = self.kind.template(self.raw).get("metadata", {}).get("annotations") or {}
+        return quantity(notes.get(marks.GENERATION))
+
+    @property
+    def restarts(self) -> int:
+        """Number of the newest attempt. A suspended object that ran has ended an attempt, whoever suspended it."""
+        over = 1 if self.state.suspended and self.state.has_run and not self.cancelled else 0
+        return max(quantity(self.notes.get(marks.RESTARTS)), self.generation + over)
+
+    @property
+    def held_by_us(self) -> bool:
+        return self.notes.get(marks.HELD) == "true"
+
+    @property
+    def cancelled(self) -> bool:
+        return marks.CANCELLED in self.notes
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """A job: the port's value, its objects (newest last) and the pods of all of them."""
+
+    job: NativeJob
+    objects: tuple[JobObject, ...]
+    pods: tuple[PodRecord, ...]
+
+    @property
+    def newest(self) -> JobObject:
+        return self.objects[-1]
+
+    def attempt(self, restarts: int) -> list[PodRecord]:
+        """Pods of the attempt with that number."""
+        return sorted((p for p in self.pods if p.generation == restarts), key=lambda p: (p.index, p.created))
+
+    def deleted(self, nodes: Mapping[str, NodeRecord]) -> "JobRecord":
+        """The same after its object went: as it had ended, else cancelled; stopping while pods are seen to live."""
+        phase = self.newest.state.ended or Phase.CANCELLED
+        living = alive(self.pods, nodes)
+        job = self.job.model_copy(
+            update={
+                "phase": Phase.STOPPING if living else phase,
+                "reason": "its object was deleted",
+                "held": False,
+                "adopted": False,
+                "nodes": tuple(dict.fromkeys(p.node for p in living)),
+            }
+        )
+        return JobRecord(job=job, objects=self.objects, pods=self.pods)
+
+
+def alive(pods: Sequence[PodRecord], nodes: Mapping[str, NodeRecord]) -> list[PodRecord]:
+    """Pods that may still run where a kubelet will say when they do not. What is on a node that was given up is
+    nobody's to wait for: it is proven gone by a receipt, or not at all."""
+    found = [p for p in pods if p.node and not p.ended and p.node in nodes and not nodes[p.node].given_up]
+    return sorted(found, key=lambda p: (p.index, p.created))
+
+
+def job_record(
+    cluster: str, group: Sequence[JobObject], pods: Sequence[PodRecord], nodes: Mapping[str, NodeRecord]
+) -> JobRecord:
+    """`group` is all objects of one job, `pods` all of theirs."""
+    order = sorted(group, key=lambda o: (o.restarts, seconds(o.raw["metadata"].get("creationTimestamp"))))
+    newest = order[-1]
+    mine = (p for p in pods if p.owner_uid == newest.uid and p.generation == newest.generation)
+    own = sorted(mine, key=lambda p: (p.index, p.created))
+    living = alive(pods, nodes)
+    phase = phase_of(newest, own, living)
+    shown = [p for p in own if p.node] if phase in {Phase.RUNNING, Phase.PENDING} or phase.ended else living
+    if newest.state.suspended and phase is not Phase.STOPPING:
+        shown = []
+    end = next((p for p in sorted(own, key=lambda p: p.finished or 0) if p.exit_code), None)
+    end = end or next((p for p in own if p.exit_code is not None), None)
+    code = end.exit_code if end is not None and phase.ended else None
+    notes, pod_spec = newest.notes, newest.kind.template(newest.raw).get("spec", {})
+    created = seconds(notes.get(marks.FIRST_CREATED) or newest.raw["metadata"].get("creationTimestamp"))
+    starts = [p.started for p in own if p.started]
+    job = NativeJob(
+        cluster=cluster,
+        native_id=newest.native_id,
+        uid=notes.get(marks.FIRST_UID, newest.uid),
+        name=newest.first,
+        key=notes.get(marks.KEY),
+        user=newest.namespace,
+        phase=phase,
+        held=not phase.ended and (newest.state.suspended or newest.held_by_us),
+        reason=reason_of(newest, own, phase),
+        restarts=newest.restarts,
+        nodes=tuple(dict.fromkeys(p.node for p in shown)),
+        nodes_wanted=newest.state.wanted,
+        gpus_per_node=pod_gpus(pod_spec, "nvidia.com/gpu"),
+        excluded=marks.names(notes.get(marks.EXCLUDED, "")),
+        required=marks.names(notes.get(marks.REQUIRED, "")),
+        exit_code=code,
+        exit_signal=code - 128 if code is not None and 128 < code < 160 else None,
+        submitted_at=created,
+        started_at=max(starts) if phase is Phase.RUNNING and starts else newest.state.started_at,
+        tokens=marks.tokens_of(newest.labels, notes),
+        adopted=marks.ADOPTED in notes and not phase.ended,
+    )
+    return JobRecord(job=job, objects=tuple(order), pods=tuple(pods))
+
+
+def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRecord]) -> Phase:
+    """Where it stands. The object's own conditions decide only how it ended; whether it still lives, the pods."""
+    state = newest.state
+    if newest.cancelled:
+        return Phase.STOPPING if living else Phase.CANCELLED
+    if state.ended is not None:
+        if state.ended is Phase.FAILED and any(p.node_lost for p in own):
+            return Phase.NODE_LOST
+        return state.ended
+    if state.ending or "deletionTimestamp" in newest.raw["metadata"]:
+        return Phase.STOPPING
+    if state.suspended:
+        return Phase.STOPPING if living else Phase.PENDING
+    started = {p.index for p in own if p.has_started}
+    return Phase.RUNNING if len(started) >= state.wanted else Phase.PENDING
+
+
+def reason_of(newest: JobObject, own: Sequence[PodRecord], phase: Phase) -> str:
+    """For people, and for the classification of an end."""
+    state = newest.state
+    if newest.cancelled:
+        return f"cancelled ({newest.notes[marks.CANCELLED]})"
+    if state.suspended:
+        return "held by gpu-runbooks" if newest.held_by_us else "suspended by its owner"
+    if phase is Phase.PENDING:
+        return next((p.waiting for p in own if p.waiting), "its pods are not all started")
+    if phase.ended or phase is Phase.STOPPING:
+        pod = next((p for p in sorted(own, key=lambda p: p.finished or 0) if p.exit_code or p.node_lost), None)
+        return " ".join(w for w in (state.reason, pod.reason if pod else "") if w)
+    return ""

@@ -1,0 +1,1 @@
+"""Kinds of jobs, each a small file behind `JobKind`."""

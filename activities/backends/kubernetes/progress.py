@@ -1,0 +1,74 @@
+"""An attempt's own output: its last steps, and its last words, from its pods' logs through the apiserver.
+
+A log goes with its pod's object, so what an attempt said is remembered by this process.
+"""
+
+import asyncio
+
+from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.jobview import JobRecord
+from activities.backends.kubernetes.records import PodRecord
+from activities.backends.kubernetes.view import ClusterView
+from activities.backends.training_log import keep_first, parse_progress
+from fleet.errors import FleetError
+from fleet.model import Progress
+
+LOG_LIMIT = 4.0
+"""Seconds that one log may take: the apiserver asks the kubelet, and a node that hangs answers never."""
+WHOLE, TAIL = 16_000, 300
+"""Lines that are read the first time, and then: a step's line has about 70 characters."""
+
+
+class Outputs:
+    """`progress` and `log_tail` of one cluster."""
+
+    def __init__(self, api: KubeApi, view: ClusterView) -> None:
+        self.api = api
+        self.view = view
+        self._first: dict[tuple[str, int], Progress] = {}
+
+    async def progress(self, native_id: str, restarts: int) -> Progress:
+        record = await self._record(native_id)
+        if record is None:
+            return Progress()
+        key = (record.job.fingerprint, restarts)
+        known = self._first.get(key, Progress())
+        for pod in record.attempt(restarts):
+            if not pod.has_started:
+                continue
+            text = await self._log(pod, WHOLE if known == Progress() else TAIL)
+            seen = parse_progress(text or "", None)
+            if seen != Progress():
+                known = self._first[key] = keep_first(known, seen)
+                break
+        return known
+
+    async def log_tail(self, native_id: str, lines: int) -> tuple[str, ...]:
+        """Of the newest attempt that has said anything, all ranks, rank by rank."""
+        record = await self._record(native_id)
+        if record is None or lines <= 0:
+            return ()
+        for number in sorted({p.generation for p in record.pods}, reverse=True):
+            pods = [p for p in record.attempt(number) if p.has_started]
+            texts = await asyncio.gather(*(self._log(pod, lines) for pod in pods))
+            found = [(text or "").splitlines() for text in texts]
+            if any(found):
+                share = max(1, lines // len(found))
+                return tuple(line for rank in found for line in rank[-share:])
+        return ()
+
+    async def _record(self, native_id: str) -> JobRecord | None:
+        for record in await self.view.jobs(self.view.settings.alive):
+            if record.job.native_id == native_id:
+                return record
+        record = await self.view.job(native_id)
+        return record if record.objects else None
+
+    async def _log(self, pod: PodRecord, lines: int) -> str | None:
+        """None when it cannot be had: the node is away, or the pod is gone."""
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/log"
+        query = [("container", pod.containers[0]), ("tailLines", str(lines))]
+        try:
+            return await self.api.text(f"log of {pod.name}", path, query, LOG_LIMIT)
+        except FleetError:
+            return None

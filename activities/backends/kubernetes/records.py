@@ -1,0 +1,184 @@
+"""Pods and nodes as they are kept: the few fields that a decision needs."""
+
+from datetime import datetime
+from typing import Any
+
+from activities.backends.kubernetes.api import Raw
+from activities.backends.kubernetes.marks import GENERATION, ISOLATED, PROOF, Isolation, isolation_of
+from fleet.model import Value
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
+"""Reasons of a pod's DisruptionTarget condition that speak of a lost node (kubernetes, Pod disruption conditions)."""
+
+
+class PodRecord(Value):
+    """One pod at one reading."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner_kind: str = ""
+    owner_name: str = ""
+    owner_uid: str = ""
+    node: str = ""
+    phase: str = ""
+    reason: str = ""
+    index: int = 0
+    generation: int = 0
+    gpus: int = 0
+    deleted: bool = False
+    grace: float = 30.0
+    created: float = 0.0
+    started: float | None = None
+    waiting: str = ""
+    """Why the scheduler or the kubelet has not started it."""
+    running: bool = False
+    """A container of it is said to run."""
+    exit_code: int | None = None
+    finished: float | None = None
+    node_lost: bool = False
+    """It was taken away because its node was given up."""
+    ours: bool = False
+    """Carries our finalizer."""
+    containers: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> bool:
+        """By its kubelet's own word: no container runs any more, and none will. The pod garbage collector also sets
+        a final phase, of pods whose node is gone, but leaves the containers' last state as it was."""
+        return self.phase in {"Succeeded", "Failed"} and not self.running
+
+    @property
+    def has_started(self) -> bool:
+        return self.running or self.phase in {"Running", "Succeeded", "Failed", "Unknown"}
+
+
+class NodeRecord(Value):
+    """One node at one reading."""
+
+    name: str
+    uid: str = ""
+    ready: bool = False
+    given_up: bool = False
+    """Its kubelet has been silent for so long that the cluster calls it lost (Ready is Unknown)."""
+    ready_since: float = 0.0
+    created: float = 0.0
+    boot: str = ""
+    gpus: int = 0
+    gpus_declared: int = 0
+    """Capacity, or what a label of the GPU feature discovery says."""
+    cordoned: bool = False
+    isolation: Isolation | None = None
+    text: str = ""
+    """Our reason, or what others wrote about theirs."""
+
+
+def seconds(text: Any) -> float:
+    """`2026-11-30T17:42:07Z` -> seconds since the epoch; 0.0 for none."""
+    if not isinstance(text, str) or not text:
+        return 0.0
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def quantity(value: Any) -> int:
+    """A whole number of devices; anything else counts as none."""
+    text = str(value or 0)
+    return int(text) if text.isdigit() else 0
+
+
+def pod_gpus(spec: Raw, resource: str) -> int:
+    """Devices that a pod asks for: extended resources have equal limits and requests."""
+    found = 0
+    for container in spec.get("containers", []):
+        resources = container.get("resources", {})
+        found += quantity({**resources.get("limits", {}), **resources.get("requests", {})}.get(resource))
+    return found
+
+
+def pod_record(raw: Raw, resource: str) -> PodRecord:
+    meta, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    owner: Raw = next((o for o in meta.get("ownerReferences", []) if o.get("controller")), {})
+    notes = {**meta.get("labels", {}), **meta.get("annotations", {})}
+    states = [
+        c.get("state", {}) for c in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    ]
+    main = [c.get("state", {}) for c in status.get("containerStatuses", [])]
+    ends = [s["terminated"] for s in main if s.get("terminated")]
+    bad = next((e for e in sorted(ends, key=lambda e: e.get("finishedAt") or "") if e.get("exitCode")), None)
+    end = bad or (ends[0] if ends else {})
+    disruption: Raw = next(
+        (c for c in status.get("conditions", []) if c["type"] == "DisruptionTarget" and c["status"] == "True"), {}
+    )
+    return PodRecord(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        owner_kind=owner.get("kind", ""),
+        owner_name=owner.get("name", ""),
+        owner_uid=owner.get("uid", ""),
+        node=spec.get("nodeName", ""),
+        phase=status.get("phase", ""),
+        reason=str(status.get("reason") or disruption.get("reason") or end.get("reason") or ""),
+        index=quantity(notes.get(INDEX)),
+        generation=quantity(notes.get(GENERATION)),
+        gpus=pod_gpus(spec, resource),
+        deleted="deletionTimestamp" in meta,
+        grace=float(spec.get("terminationGracePeriodSeconds") or 0),
+        created=seconds(meta.get("creationTimestamp")),
+        started=seconds(status.get("startTime")) or None,
+        waiting=_waiting(status, main),
+        running=any("running" in s for s in states),
+        exit_code=end.get("exitCode") if len(ends) == len(main) or bad else None,
+        finished=seconds(end.get("finishedAt")) or None,
+        node_lost=disruption.get("reason") in _LOST or status.get("reason") == "NodeLost",
+        ours=PROOF in meta.get("finalizers", []),
+        containers=tuple(c["name"] for c in spec.get("containers", [])),
+    )
+
+
+def _waiting(status: Raw, states: list[Raw]) -> str:
+    for state in states:
+        if state.get("waiting", {}).get("reason"):
+            return str(state["waiting"]["reason"])
+    for condition in status.get("conditions", []):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            return str(condition.get("reason", ""))
+    return ""
+
+
+def node_record(raw: Raw, resource: str) -> NodeRecord:
+    meta, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
+    notes, labels = meta.get("annotations", {}), meta.get("labels", {})
+    ready: Raw = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), {})
+    isolation = isolation_of(notes)
+    declared = max(quantity(status.get("capacity", {}).get(resource)), quantity(labels.get(f"{resource}.count")))
+    return NodeRecord(
+        name=meta["name"],
+        uid=meta["uid"],
+        ready=ready.get("status") == "True",
+        given_up=ready.get("status") == "Unknown",
+        ready_since=seconds(ready.get("lastTransitionTime")),
+        created=seconds(meta.get("creationTimestamp")),
+        boot=status.get("nodeInfo", {}).get("bootID", ""),
+        gpus=quantity(status.get("allocatable", {}).get(resource)),
+        gpus_declared=max(declared, isolation.gpus if isolation else 0),
+        cordoned=bool(spec.get("unschedulable")),
+        isolation=isolation,
+        text=notes[ISOLATED] if isolation else _their_words(raw),
+    )
+
+
+def _their_words(raw: Raw) -> str:
+    """What others wrote about a cordon: annotations that are called a reason, and their taints."""
+    notes = raw["metadata"].get("annotations", {})
+    said = [text for key, text in sorted(notes.items()) if "reason" in key.rpartition("/")[2].lower()]
+    taints = [
+        f"{t['key']}={t.get('value', '')}".rstrip("=")
+        for t in raw.get("spec", {}).get("taints", [])
+        if "node.kubernetes.io/" not in t["key"]
+    ]
+    return "; ".join([*said, *taints])[:300]

@@ -1,0 +1,105 @@
+"""Idempotent submit: the object's name is made of the key, so that the apiserver itself lets only one exist."""
+
+import re
+
+import yaml
+
+from activities.backends.kubernetes import marks
+from activities.backends.kubernetes.api import KubeApi, Raw
+from activities.backends.kubernetes.jobs import LONGEST_NAME
+from activities.backends.kubernetes.jobview import JobObject
+from activities.backends.kubernetes.kinds.base import JobKind
+from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.view import KINDS, ClusterView
+from fleet.errors import AmbiguousError, InvalidInputError, NotFoundError, RefusedError, TemporaryError
+from fleet.identity import TOKEN_PREFIX, op_id
+from fleet.model import NAME_PATTERN, NativeJob
+from fleet.orders import JobSpec
+
+SUPERVISE = f"{TOKEN_PREFIX}supervise"
+KINDS_BY_NAME: dict[tuple[str, str], JobKind] = {("batch/v1", "Job"): KINDS[0]}
+
+
+class Submits:
+    """`submit` of one cluster."""
+
+    def __init__(self, api: KubeApi, view: ClusterView) -> None:
+        self.api = api
+        self.view = view
+
+    async def submit(self, spec: JobSpec) -> NativeJob:
+        """The one job with the key `spec.job`; one that ended already is returned as it is."""
+        kind, manifest = manifest_for(spec)
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        path, what = kind.path(namespace, name), f"submit {spec.job}"
+        found = await self._found(what, path)
+        if found is None:
+            answer = await self.api.write("POST", kind.path(namespace), manifest)
+            if answer.outcome is Outcome.DONE:
+                found = answer.body
+            elif answer.outcome in {Outcome.EXISTS, Outcome.UNKNOWN}:
+                found = await self._read_back(what, path, answer.text)
+            else:
+                raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
+        made = JobObject(kind, found)
+        if made.notes.get(marks.KEY) != spec.job:
+            raise RefusedError(f"{what}: {namespace}/{name} is another job; give another --job")
+        return (await self.view.known_job(made.native_id)).job
+
+    async def _found(self, what: str, path: str) -> Raw | None:
+        try:
+            return await self.api.get(what, path)
+        except NotFoundError:
+            return None
+
+    async def _read_back(self, what: str, path: str, text: str) -> Raw:
+        try:
+            return await self.api.get(what, path)
+        except (NotFoundError, TemporaryError) as error:
+            raise AmbiguousError(f"{what}: no answer ({text}) and not seen yet ({error}); submit it again") from error
+
+
+def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
+    """The object to create. Raises InvalidInputError for what could never be taken, before anything exists."""
+    if not re.match(NAME_PATTERN, spec.job):
+        raise InvalidInputError(f"{spec.job!r} is no job name; letters, digits and . _ : - only")
+    try:
+        manifest = yaml.safe_load(spec.script)
+    except yaml.YAMLError as error:
+        raise InvalidInputError(f"the manifest is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(manifest, dict):
+        raise InvalidInputError("the manifest must be one object, such as a batch/v1 Job")
+    kind = KINDS_BY_NAME.get((str(manifest.get("apiVersion")), str(manifest.get("kind"))))
+    if kind is None:
+        known = ", ".join(f"{version} {name}" for version, name in KINDS_BY_NAME)
+        raise InvalidInputError(f"a {manifest.get('apiVersion')} {manifest.get('kind')} is not known; known: {known}")
+    shape = [manifest.setdefault("metadata", {}), manifest.get("spec"), (manifest.get("spec") or {}).get("template")]
+    if not all(isinstance(part, dict) for part in shape):
+        raise InvalidInputError("the manifest needs metadata, spec and spec.template")
+    made = kind.fill_in(manifest)
+    _mark(made, spec)
+    why = kind.refusal(made)
+    if why is not None:
+        raise InvalidInputError(f"as it is written it cannot be supervised: {why}")
+    return kind, made
+
+
+def _mark(made: Raw, spec: JobSpec) -> None:
+    meta = made["metadata"]
+    words = {**marks.annotations_of_comment(spec.comment), **(meta.get("annotations") or {})}
+    named = words.get(f"{TOKEN_PREFIX}job")
+    if named not in {None, spec.job}:
+        raise InvalidInputError(f"the manifest names the job {named}, the submit {spec.job}; they must be equal")
+    words.pop(SUPERVISE, None)
+    meta["labels"] = {**(meta.get("labels") or {}), SUPERVISE: "true"}
+    meta["annotations"] = {**words, f"{TOKEN_PREFIX}job": spec.job, marks.KEY: spec.job}
+    meta["namespace"] = meta.get("namespace") or "default"
+    meta["name"] = object_name(spec.job)
+
+
+def object_name(key: str) -> str:
+    """A legal name that only this key has."""
+    plain = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")
+    if plain == key and len(plain) <= LONGEST_NAME and not plain[0].isdigit():
+        return plain
+    return f"{('j-' + plain)[: LONGEST_NAME - 8].rstrip('-')}-{op_id(key)}"

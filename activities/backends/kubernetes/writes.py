@@ -1,0 +1,60 @@
+"""Every write: read, decide, write under the version that was read, read back. What comes back is what is there."""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from activities.backends.kubernetes.api import MERGE, Answer, KubeApi, Raw
+from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from fleet.errors import AmbiguousError, TemporaryError
+
+T = TypeVar("T")
+TRIES = 25
+"""Writes under a version that had changed. A kubelet changes its node every 10 s; a second writer in a tight loop was
+beaten within 6 tries."""
+
+
+async def patched(
+    api: KubeApi, what: str, path: str, decide: Callable[[Raw], Raw | None], *, kind: str = MERGE, part: str = ""
+) -> Raw:
+    """Reads the object, lets `decide` make a patch of it, and writes that under the resourceVersion that was read.
+
+    `decide` gives None when nothing is left to do, also because an earlier try of ours was carried out; it may raise
+    RefusedError. `part` is a subresource such as `/status`. So a lost answer is read back here, and repeated safely:
+    what lands late meets another version.
+    """
+    answer: Answer | None = None
+    for _ in range(TRIES):
+        try:
+            seen = await api.get(what, path)
+        except TemporaryError as error:
+            if answer is not None and answer.outcome is Outcome.UNKNOWN:
+                raise AmbiguousError(f"{what}: no answer ({answer.text}; {error}); read back first") from error
+            raise
+        patch = decide(seen)
+        if patch is None:
+            return seen
+        meta = {**patch.get("metadata", {}), "resourceVersion": seen["metadata"]["resourceVersion"]}
+        answer = await api.write("PATCH", path + part, {**patch, "metadata": meta}, kind)
+        if answer.outcome is Outcome.DONE:
+            return answer.body
+        if answer.outcome not in {Outcome.UNKNOWN, Outcome.CONFLICT}:
+            raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
+        await asyncio.sleep(random.uniform(0.01, 0.08))  # noqa: S311 - jitter
+    raise TemporaryError(f"{what}: somebody else keeps writing there, {TRIES} tries met another version", delay=1.0)
+
+
+async def shown(what: str, read: Callable[[], Awaitable[T]], settled: Callable[[T], bool], seconds: float) -> T:
+    """Polls until the effect of an accepted write shows. Raises TemporaryError when it does not in `seconds`."""
+    end = time.monotonic() + seconds
+    pause = 0.05
+    while True:
+        value = await read()
+        if settled(value):
+            return value
+        if time.monotonic() >= end:
+            raise TemporaryError(f"{what}: accepted, and its effect is not to be seen; it is asked again", delay=2.0)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.7, 0.5)

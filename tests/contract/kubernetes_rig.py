@@ -1,0 +1,276 @@
+"""Real Kubernetes as a rig: one private cluster of six nodes for the whole run, made clean again for each test.
+
+It lives in a network namespace that this process and all that it starts move into, so nothing of it reaches outside.
+"""
+
+import asyncio
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import yaml
+
+from activities.backends.kubernetes.backend import KubernetesBackend
+from activities.backends.kubernetes.settings import KubernetesSettings
+from activities.backends.kubernetes.submit import object_name
+from fleet.identity import TOKEN_PREFIX
+from fleet.orders import JobSpec
+from tests.contract.rig import Rig, RigKind, eventually
+from tests.kubernetes import lab
+from tests.kubernetes.lab import NODE_GRACE, TRAINING, Cluster, is_isolated, isolated
+from tests.slurm.lab import short_folder
+from workers.lab_k8s import K8sLab, build
+
+NODES, GPUS = 6, 8
+SETTLE = 5.0
+"""Seconds of steady answers; a pod of the tests has 5 s of grace and is killed within a second of a thaw."""
+CHECK = TRAINING.parent / "check_gpus.py"
+
+
+class KubernetesRig:
+    """The faults are verbs of the lab, or what a person does with kubectl; the truth is read from /proc."""
+
+    name = "kubernetes"
+    time_scale = 1.0
+    batch_scheduler = False
+    script_start = "apiVersion: batch/v1"
+
+    def __init__(self, cluster: Cluster, space: str) -> None:
+        self.cluster = cluster
+        self.space = space
+        self.broken: set[str] = set()
+        self.drained: set[str] = set()
+        self.sick: set[str] = set()
+        self.frozen = False
+        self.check_pod = cluster.root / "check-pod.yaml"
+        self.check_pod.write_text(yaml.safe_dump(self._check_pod()))
+        power = cluster.power()
+        self.backend = KubernetesBackend(
+            cluster.name,
+            KubernetesSettings(
+                kubeconfig=str(cluster.kubeconfig),
+                context=cluster.name,
+                power_off=power["off"],
+                power_on=power["on"],
+                power_status=power["status"],
+                check=str(self.check_pod),
+                node_down_after=NODE_GRACE + 2,
+                settle=SETTLE,
+            ),
+        )
+
+    def now(self) -> float:
+        return time.time()
+
+    def training_spec(
+        self,
+        name: str,
+        *,
+        nodes: int = 2,
+        steps: int = 100_000,
+        checkpoint_every: int = 20,
+        fail_at: int | None = None,
+        exit_code: int = 3,
+        generation_check: bool = False,
+        tokens: str = "",
+    ) -> JobSpec:
+        key = f"key-{self.space}-{name}"
+        manifest = self.cluster.training_job(object_name(key), nodes=nodes, steps=steps)
+        manifest["metadata"]["namespace"] = self.space
+        rank = manifest["spec"]["template"]["spec"]["containers"][0]
+        words = ["--checkpoint-dir", str(self.cluster.work / key), "--steps", str(steps), "--step-time", "0.1"]
+        words += ["--checkpoint-every", str(checkpoint_every)]
+        words += [] if generation_check else ["--no-generation-check"]
+        rank["args"] = words
+        if fail_at is not None:
+            program = " ".join([*rank["command"], *words, "--raise-at-step", str(fail_at)])
+            rank["command"], rank["args"] = ["/bin/sh", "-c", f"{program} || exit {exit_code}"], []
+        declared = " ".join(
+            f"{TOKEN_PREFIX}{word}" for word in ("supervise", "checkpoint-signal=USR1", f"total-steps={steps}")
+        )
+        check = f" {TOKEN_PREFIX}generation-check=yes" if generation_check else ""
+        return JobSpec(
+            job=key,
+            name=name,
+            script=yaml.safe_dump(manifest),
+            comment=f"{declared}{check} {tokens}".strip(),
+        )
+
+    async def person_submit(self, spec: JobSpec) -> str:
+        """`kubectl apply` of the same job, with the tokens as a person writes them and without a key of ours."""
+        manifest = yaml.safe_load(spec.script)
+        words = [word.partition("=") for word in spec.comment.split()]
+        manifest["metadata"]["annotations"] = {key: value or "true" for key, _, value in words}
+        manifest["metadata"]["annotations"].pop(f"{TOKEN_PREFIX}supervise")
+        manifest["metadata"]["labels"] = {f"{TOKEN_PREFIX}supervise": "true"}
+        await self.cluster.apply(manifest)
+        return f"job/{self.space}/{manifest['metadata']['name']}"
+
+    async def ranks_alive(self, native_id: str) -> int:
+        name = native_id.rpartition("/")[2]
+        return len(await asyncio.to_thread(lab.rank_pids, self.cluster.work / name))
+
+    async def newest_complete_checkpoint(self, job: str) -> int | None:
+        steps = [int(p.parent.name[5:13]) for p in (self.cluster.work / job).glob("step_*/COMPLETE")]
+        return max(steps, default=None)
+
+    async def crash_node(self, node: str) -> None:
+        self.broken.add(node)
+        await self.cluster.lab("node-crash", node)
+
+    async def freeze_node(self, node: str) -> None:
+        self.broken.add(node)
+        await self.cluster.lab("node-freeze", node)
+
+    async def thaw_node(self, node: str) -> None:
+        await self.cluster.lab("node-thaw", node)
+
+    async def kill_daemon(self, node: str) -> None:
+        self.broken.add(node)
+        await self.cluster.lab("kubelet-kill", node)
+
+    async def start_daemon(self, node: str) -> None:
+        await self.cluster.lab("kubelet-start", node)
+
+    async def person_drain(self, node: str, reason: str) -> None:
+        """What cluster tools do: a cordon, and an annotation that says why."""
+        self.drained.add(node)
+        await self.cluster.kubectl("cordon", node)
+        await self.cluster.kubectl("annotate", "node", node, f"example.com/cordon-reason={reason}")
+
+    async def _suspend(self, native_id: str) -> None:
+        _, space, name = native_id.split("/")
+        kubectl = self.cluster.kubectl
+        found = (await kubectl("get", "jobs", "-n", space, "-l", f"{TOKEN_PREFIX}first={name}", "-o", "name")).split()
+        await kubectl("patch", found[-1] if found else f"job/{name}", "-n", space, "-p", '{"spec":{"suspend":true}}')
+
+    async def person_hold(self, native_id: str) -> None:
+        await self._suspend(native_id)
+
+    async def person_requeue(self, native_id: str) -> None:
+        """The owner takes the job off its nodes: on Kubernetes that is the same suspend."""
+        await self._suspend(native_id)
+
+    async def person_cancel(self, native_id: str) -> None:
+        _, space, name = native_id.split("/")
+        await self.cluster.kubectl("delete", "job", name, "-n", space)
+
+    async def fail_check(self, node: str, text: str) -> None:
+        self.sick.add(node)
+        await self.cluster.lab("check-fail", node, text)
+
+    async def freeze_controller(self) -> None:
+        self.frozen = True
+        await self.cluster.lab("api-freeze")
+
+    async def thaw_controller(self) -> None:
+        await self.cluster.lab("api-thaw")
+        self.frozen = False
+
+    def _check_pod(self) -> dict[str, object]:
+        folder = str(self.cluster.folder)
+        mounts = [(name, f"/{name}") for name in ("usr", "lib", "lib64")]
+        mounts += [("lab", str(TRAINING.parent)), ("cluster", folder)]
+        words = [str(CHECK), "--expect", "{gpus}", "--cluster-folder", folder]
+        check = {
+            "name": "check",
+            "image": "lab/base:1",
+            "imagePullPolicy": "Never",
+            "command": ["/usr/bin/python3", *words],
+            "env": [{"name": "SLURMD_NODENAME", "value": "{node}"}],
+            "resources": {"limits": {"nvidia.com/gpu": "{gpus}"}},
+            "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts],
+        }
+        volumes = [{"name": name, "hostPath": {"path": path}} for name, path in mounts]
+        return {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [check], "volumes": volumes}}
+
+    # -- clean again
+
+    async def make_clean(self) -> None:
+        """Nothing of ours, of the test's or of a person's is left; what was broken is up again."""
+        if self.frozen:
+            await self.thaw_controller()
+        await asyncio.gather(*(self._up(node) for node in self.broken))
+        await self.backend.give_back_all()
+        await self.cluster.kubectl("delete", "jobs", "--all", "-n", self.space, "--wait=false")
+        for node in self.drained:
+            await self.cluster.kubectl("uncordon", node)
+            await self.cluster.kubectl("annotate", "node", node, "example.com/cordon-reason-")
+        for node in self.sick:
+            await self.cluster.lab("check-fail", node, "ok")
+        await self.cluster.kubectl("delete", "namespace", self.space, "--wait=false")
+
+    async def _up(self, node: str) -> None:
+        await self.cluster.lab("node-thaw", node)
+        off = "off" in (await self.cluster.lab("power-status", node)).split()
+        await self.cluster.lab("power-on" if off else "kubelet-start", node)
+
+    async def all_free(self) -> None:
+        """Waits until every node answers and holds nothing, so that each test begins alike."""
+
+        async def free() -> int:
+            return len((await self.backend.capacity()).free_nodes)
+
+        await eventually(self, free, lambda n: n == NODES, 60, f"{NODES} free nodes")
+
+
+_RUN: list[Cluster] = []
+_HOUSE = ExitStack()
+
+
+async def _cluster() -> Cluster:
+    """The run's cluster, started at its first use."""
+    if not _RUN:
+        os.environ.setdefault("K8S_BIN", build(check_only=True))
+        os.environ["PATH"] = f"{os.environ['K8S_BIN']}:{os.environ['PATH']}:/usr/sbin:/sbin"
+        root = short_folder()
+        made = Cluster("gamma", root)
+        atexit.register(_remove, root)
+        await made.lab("start", "-n", str(NODES), "-g", str(GPUS))
+        _RUN.append(made)
+    return _RUN[0]
+
+
+def _remove(root: Path) -> None:
+    """At the end of the run."""
+    subprocess.run(K8sLab(root).command("rm", "gamma"), check=False, stdout=subprocess.DEVNULL)
+    left = lab.leftovers(root, _RUN)
+    shutil.rmtree(root, ignore_errors=True)
+    if left:
+        print(f"left behind by the Kubernetes lab: {left}", file=sys.stderr)  # noqa: T201 - nobody else would tell
+
+
+_COUNT = iter(range(1, 10_000))
+
+
+@asynccontextmanager
+async def open_rig(folder: Path) -> AsyncIterator[Rig]:
+    """`folder` is not used: a cluster outlives a test, and containerd needs a short path."""
+    made = await _cluster()
+    rig = KubernetesRig(made, f"t{next(_COUNT)}")
+    await made.kubectl("create", "namespace", rig.space)
+    try:
+        await rig.all_free()
+        yield rig
+    finally:
+        try:
+            await rig.make_clean()
+        finally:
+            await rig.backend.close()
+
+
+def why_not() -> str | None:
+    """Where the lab can start, the whole run moves into the namespace, before anything starts a thread."""
+    why = lab.why_not()
+    if why is None and not is_isolated():
+        _HOUSE.enter_context(isolated())
+    return why
+
+
+KINDS = (RigKind(name="kubernetes", why_not=why_not, open=open_rig, marks=("kubernetes",)),)
