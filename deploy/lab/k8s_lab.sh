@@ -34,8 +34,9 @@
 #
 # Processes are found by their command lines, which name the cluster's folder, never by a stored pid.
 set -euo pipefail
+shopt -s extglob
 umask 022
-export LC_ALL=C
+export LC_ALL=C PATH="$PATH:/usr/sbin:/sbin"
 SELF=$(readlink -f "${BASH_SOURCE[0]}") HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 if [[ ${1:-} == --root ]]; then export K8S_LAB_ROOT=${2:?--root wants a folder}; shift 2; fi
 LAB_ROOT=$(readlink -m "${K8S_LAB_ROOT:-${TMPDIR:-/tmp}/k8s-lab}")
@@ -52,7 +53,7 @@ until_true() { # SECONDS COMMAND...: poll it every 20 ms
 }
 programs() { # put the lab's programs in front
   [[ -n ${K8S_BIN:-} ]] || K8S_BIN=$("$HERE/k8s/build.py" --check) || die "run $HERE/k8s/build.py first (several minutes, once)"
-  export K8S_BIN; export PATH="$K8S_BIN:$PATH:/usr/sbin:/sbin"
+  export K8S_BIN; export PATH="$K8S_BIN:$PATH"
 }
 cluster() { # sets NAME, D
   NAME=${1:-}
@@ -206,9 +207,10 @@ node_start() { # I [GPUS]: boot, and wait until the apiserver has seen this boot
   [[ -n $gpus ]] || gpus=$(cat "$D/nodes/$i/gpus" 2>/dev/null || echo "$GPUS")
   mkdir -p "$D/nodes/$i"; echo "$gpus" >"$D/nodes/$i/gpus"
   node_boot "$i"
-  until_true 60 node_ready "$i" || die "$NAME-n$i is not Ready after 60 s; see $D/log/n$i-kubelet.log"
+  until_true 60 node_ready_or_ending "$i" || die "$NAME-n$i is not Ready after 60 s; see $D/log/n$i-kubelet.log"
   set_gpus "$i" "$gpus"
 }
+node_ready_or_ending() { [[ ! -e $D/run/ending ]] || die "$NAME is being stopped"; node_ready "$1"; }
 node_ready() { # the boot id tells this boot from the one before
   [[ $(K get node "$NAME-n$1" -o 'jsonpath={.status.nodeInfo.bootID} {.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == "$(<"$D/nodes/$1/boot_id") True" ]]
 }
@@ -233,8 +235,8 @@ cgroup_mounts() { # every controller's folder of v1, or the one of v2
   if [[ -f /sys/fs/cgroup/cgroup.controllers ]]; then echo /sys/fs/cgroup; return; fi
   local c; for c in /sys/fs/cgroup/*/; do [[ ! -f $c/cgroup.procs ]] || echo "${c%/}"; done
 }
-make_cgroup() { # PATH: kubelet insists that its root exists under every controller; cpuset of v1 starts empty
-  local c p part IFS=/
+make_cgroup() ( # PATH, under a lock, for another lab may be removing the parent. Kubelet insists that its root exists under every controller; cpuset of v1 starts empty
+  flock -w 60 9; local c p part IFS=/
   while IFS= read -r c; do
     p=$c
     for part in $1; do
@@ -247,7 +249,7 @@ make_cgroup() { # PATH: kubelet insists that its root exists under every control
       p=$p/$part
     done
   done < <(cgroup_mounts)
-}
+) 9</sys/fs/cgroup
 remove_cgroup() { # PATH with all below; the kernel needs a moment for those whose processes have just died
   local c; for c in $(cgroup_mounts); do until_true 10 cgroup_gone "$c/$1" || die "cgroup $c/$1 is in use"; done
 }
@@ -293,7 +295,6 @@ run_kubelet() {
 check_machine() {
   local c missing=()
   (( EUID == 0 )) || die "needs root (namespaces, cgroups, a container runtime)"
-  PATH="$PATH:/usr/sbin:/sbin"
   for c in containerd ctr runc busybox ip openssl unshare nsenter flock python3; do [[ -x $(command -v "$c") ]] || missing+=("$c"); done
   [[ -x $CNI_BIN/bridge ]] || missing+=("$CNI_BIN/bridge")
   (( ${#missing[@]} == 0 )) || die "missing: ${missing[*]}. Install with: $(sed -n 's/^PACKAGES="\(.*\)"/apt-get install --no-install-recommends \1/p' "$HERE/k8s_packages.sh")"
@@ -358,7 +359,7 @@ end_all() {
   for f in "$D"/run/*.lock; do [[ ! -e $f ]] || flock -w 90 "$f" true || true; done   # who works on a node ends, nobody begins
   while p=$(namespace_pids) && [[ -n $p ]]; do for p in $p; do end_pid "$p"; done; done
   remove_cgroup "$(cgroup_of "")"
-  for p in $(cgroup_mounts); do rmdir "$p/k8slab" 2>/dev/null || true; done   # with the last cluster
+  ( flock -w 60 9; for p in $(cgroup_mounts); do rmdir "$p/k8slab" 2>/dev/null || true; done ) 9</sys/fs/cgroup   # with the last cluster
   if [[ -n ${SLOT:-} ]]; then for (( i = 1; i <= MOST_NODES; i++ )); do ip link del "$(bridge_of "$i")" 2>/dev/null || true; done; fi
 }
 finish() { # stop or rm; also what a killed start has left, folder or not
@@ -395,7 +396,12 @@ fake_nodes() { # COUNT GPUS
   [[ ${1:-0} =~ ^[0-9]{1,4}$ ]] || die "fake-nodes wants a number, not '$1'"
   [[ -n $(kwok_pid) ]] || daemon kwok kwok --kubeconfig="$D/admin.kubeconfig" --manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake \
     --node-lease-duration-seconds=40 --server-address="127.0.0.1:$(( PORT + 5 ))" ${KWOK_STAGES:+--config "$KWOK_STAGES"}
-  (( ${1:-0} == 0 )) || python3 "$HERE/k8s_fake_nodes.py" --kubeconfig "$D/admin.kubeconfig" --prefix "$NAME-f" --count "$1" --gpus "$2"
+  (( ${1:-0} > 0 )) || return 0
+  python3 "$HERE/k8s_fake_nodes.py" --kubeconfig "$D/admin.kubeconfig" --prefix "$NAME-f" --count "$1" --gpus "$2"
+  until_true 120 fake_ready "$1" || die "not all of $1 fake nodes are Ready after 120 s; see $D/log/kwok.log"
+}
+fake_ready() { # COUNT
+  local all; all=$(K get nodes -l type=kwok -o 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}') && (( $(wc -w <<<"${all//@(False|Unknown)/}") >= $1 ))
 }
 
 cmd=${1:-}; shift || true

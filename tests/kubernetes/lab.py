@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,8 @@ from workers.lab_traces import cgroups
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = REPOSITORY / "deploy" / "lab" / "k8s_lab.sh"
 TRAINING = REPOSITORY / "deploy" / "lab" / "training"
+LIMIT = 120.0
+"""Seconds for one program; the longest, the start of a cluster, takes 8 to 20 s."""
 NODE_GRACE = 16.0
 """Seconds after which the lab's controller-manager takes a silent node for Unknown."""
 JOB_INDEX = "batch.kubernetes.io/job-completion-index"
@@ -41,8 +44,12 @@ def why_not() -> str | None:
 
 def is_isolated() -> bool:
     """No interface leads out of this process's network namespace: loopback and the lab's own only."""
-    interfaces = {line.partition(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
-    return not any(re.match(_LEADS_OUT, name) for name in interfaces)
+    return not any(re.match(_LEADS_OUT, name) for name in interfaces())
+
+
+def interfaces() -> set[str]:
+    """Names of this network namespace's interfaces."""
+    return {line.partition(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]}
 
 
 @contextmanager
@@ -207,7 +214,12 @@ async def call(*argv: str, stdin: str | None = None) -> str:
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
-    out, err = await process.communicate(None if stdin is None else stdin.encode())
+    try:
+        out, err = await asyncio.wait_for(process.communicate(None if stdin is None else stdin.encode()), LIMIT)
+    except TimeoutError as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise AssertionError(f"{' '.join(argv)} did not end in {LIMIT:.0f} s") from error
     assert process.returncode == 0, (
         f"{' '.join(argv)} -> {process.returncode}: {(err or out).decode(errors='replace')}"
     )
@@ -221,7 +233,7 @@ async def clusters(*names: str, nodes: int = 2, gpus: int = 8) -> AsyncIterator[
     os.environ.setdefault("K8S_BIN", build(check_only=True))
     if os.environ["K8S_BIN"] not in os.environ["PATH"]:
         os.environ["PATH"] = f"{os.environ['K8S_BIN']}:{os.environ['PATH']}:/usr/sbin:/sbin"
-    root = short_folder()
+    root, before = short_folder(), interfaces()
     made = []
     try:
         for name in names:
@@ -232,7 +244,7 @@ async def clusters(*names: str, nodes: int = 2, gpus: int = 8) -> AsyncIterator[
     finally:
         for name in names:
             await call(*K8sLab(root).command("rm", name))
-        left = leftovers(root, made)
+        left = leftovers(root, made, before)
         shutil.rmtree(root, ignore_errors=True)
     assert not left, f"left behind by {', '.join(names)}: {left}"
 
@@ -244,11 +256,10 @@ async def cluster(name: str = "gamma", *, nodes: int = 2, gpus: int = 8) -> Asyn
         yield made
 
 
-def leftovers(root: Path, made: list[Cluster]) -> list[str]:
-    """Processes that still name the lab's folder, mounts below it, cgroups and bridges."""
+def leftovers(root: Path, made: list[Cluster], before: set[str]) -> list[str]:
+    """Processes that still name the lab's folder, mounts below it, cgroups, and new interfaces."""
     listed = subprocess.run(["ps", "-ww", "-eo", "pid=,stat=,args="], check=True, capture_output=True, text=True)  # noqa: S607
     left = [line for line in listed.stdout.splitlines() if f"{root}/" in line and line.split()[1][0] != "Z"]
     left += [line for line in Path("/proc/mounts").read_text().splitlines() if f" {root}/" in line]
     left += [path for cluster in made for path in cluster.cgroups()]
-    links = subprocess.run(["ip", "-o", "link"], check=True, capture_output=True, text=True)  # noqa: S607
-    return left + [line for line in links.stdout.splitlines() if ": lab" in line or "veth" in line]
+    return left + sorted(interfaces() - before)

@@ -30,8 +30,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[2]
-KUBERNETES = "1.34.4"
-"""Must equal the pin in kubernetes/go.mod; without the version variables clients are told v0.0.0-master."""
 _VERSION = "k8s.io/component-base/version"
 NICE = 10
 PROGRESS_EVERY = 5.0
@@ -65,6 +63,17 @@ class Component:
         return f"{self.name}-{digest[:16]}"
 
 
+def _pin(folder: str, module: str) -> str:
+    """Version of a module in a component's go.mod."""
+    found = re.search(
+        rf"^(?:require )?\s*{re.escape(module)} (v\S+)", (HERE / folder / "go.mod").read_text(), re.MULTILINE
+    )
+    return found[1] if found else ""
+
+
+KUBERNETES = _pin("kubernetes", "k8s.io/kubernetes")
+"""Told to the programs as their version, without which clients see v0.0.0-master."""
+_PARTS = dict(zip(("gitMajor", "gitMinor"), KUBERNETES.removeprefix("v").split("."), strict=False))
 COMPONENTS = (
     Component("etcd", {"etcd": "go.etcd.io/etcd/server/v3"}),
     Component("kwok", {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}),
@@ -74,7 +83,12 @@ COMPONENTS = (
             name: f"k8s.io/kubernetes/cmd/{name}"
             for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
         },
-        f"-s -w -X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor=34",
+        " ".join(
+            (
+                "-s -w",
+                *(f"-X {_VERSION}.{key}={value}" for key, value in {"gitVersion": KUBERNETES, **_PARTS}.items()),
+            )
+        ),
     ),
 )
 

@@ -1,0 +1,33 @@
+"""A private Kubernetes cluster for the tests marked `kubernetes`; a missing lab is a visible skip, or a failure."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+
+from tests.kubernetes.lab import Cluster, cluster, isolated, why_not
+from tests.require import missing
+
+Opener = Callable[..., AbstractAsyncContextManager[Cluster]]
+
+
+@pytest.fixture(scope="session")
+def k8s_lab() -> Iterator[Opener]:
+    """Starts clusters, in a network namespace of this process's own; skips, or fails where it is required."""
+    if (why := why_not()) is not None:
+        missing("kubernetes", why)
+    with isolated():
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def gamma(k8s_lab: Opener) -> Iterator[Cluster]:
+    """One cluster of two nodes for a module: its tests leave both nodes up and no job."""
+    with asyncio.Runner() as runner:
+        opened = k8s_lab("gamma", nodes=2)
+        made = runner.run(opened.__aenter__())
+        try:
+            yield made
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
