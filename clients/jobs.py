@@ -129,10 +129,8 @@ async def find_job(client: Client, text: str, policy: Policy | None) -> JobRef:
     Raises CliError: unknown (usage), or not unique.
     """
     where, slash, word = text.partition("/")
-    if where == "job":
-        slash = ""
-    if not slash:
-        return await _by_fleet_name(client, name(word, "job"), policy)
+    if where == "job" or not slash:
+        return await _by_fleet_name(client, name(word or text, "job"), policy)
     cluster = await checked_cluster(client, where, policy)
     found = await read(client, api.FIND_JOB, api.FindJob(cluster=cluster, job=_native_word(word)), cluster)
     return await _one(client, text, [(cluster, j) for j in found.jobs])

@@ -207,9 +207,11 @@ class KubernetesRig:
         await self.cluster.kubectl("delete", "namespace", self.space, "--wait=false")
 
     async def _up(self, node: str) -> None:
+        if "off" in (await self.cluster.lab("power-status", node)).split():
+            await self.cluster.lab("power-on", node)
+            return
         await self.cluster.lab("node-thaw", node)
-        off = "off" in (await self.cluster.lab("power-status", node)).split()
-        await self.cluster.lab("power-on" if off else "kubelet-start", node)
+        await self.cluster.lab("kubelet-start", node)
 
     async def all_free(self) -> None:
         """Waits until every node answers and holds nothing, so that each test begins alike."""
