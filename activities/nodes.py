@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from activities import api
 from activities.backends.port import PowerControl
@@ -13,6 +13,10 @@ from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.faults.parse import exit_evidence, parse_job_log
 from fleet.identity import fleet_name
 from fleet.model import CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
+
+ASK_AGAIN = 10.0
+"""Seconds after which a node that answers, is not rebooting and has its old boot is told again: slurmctld that was
+killed lost what it had acknowledged within its last 2 s (measured), and shows an order within 1 s."""
 
 
 class NodeActivities(Owner):
@@ -98,16 +102,26 @@ class NodeActivities(Owner):
     async def power_on(self, arg: api.PowerOn) -> NodeFacts:
         """On, and a boot that is newer than the one before."""
         await self._power(arg.cluster).power_on(arg.node, arg.op)
-        return await self._newer_boot(arg.cluster, arg.node, arg.boot_before, arg.booted_before, arg.timeout)
+        return await self._newer_boot(arg)
 
     @implements(api.REBOOT_NODE)
     async def reboot(self, arg: api.Reboot) -> NodeFacts:
-        """Asked once, proven by a newer boot. A second try finds the first one's boot and asks for none."""
+        """Asked once, proven by a newer boot. A second try finds the first one's boot and asks for none; an order
+        that the cluster has forgotten is given again."""
         backend = self.runtime.backend(arg.cluster)
         facts = await backend.node(arg.node)
         if not is_newer(facts, arg.boot_before, arg.booted_before):
             await backend.reboot(arg.node, arg.op)
-        return await self._newer_boot(arg.cluster, arg.node, arg.boot_before, arg.booted_before, arg.timeout)
+        asked_at = time.monotonic()
+
+        async def ask_again(facts: NodeFacts) -> None:
+            nonlocal asked_at
+            forgotten = facts.responding and facts.state is not NodeState.REBOOTING and facts.op == arg.op
+            if forgotten and time.monotonic() - asked_at > ASK_AGAIN:
+                await backend.reboot(arg.node, arg.op)
+                asked_at = time.monotonic()
+
+        return await self._newer_boot(arg, ask_again)
 
     @implements(api.CHECK_NODE)
     async def check(self, arg: api.Check) -> CheckResult:
@@ -125,19 +139,24 @@ class NodeActivities(Owner):
             return backend
         raise RefusedError(f"{cluster} has no power hook in the policy (clusters.{cluster}.power)")
 
-    async def _newer_boot(self, cluster: str, node: str, boot: str, booted: float, limit: float) -> NodeFacts:
-        backend = self.runtime.backend(cluster)
+    async def _newer_boot(
+        self, arg: api.Reboot | api.PowerOn, not_yet: Callable[[NodeFacts], Awaitable[None]] | None = None
+    ) -> NodeFacts:
+        backend = self.runtime.backend(arg.cluster)
         facts: NodeFacts | None = None
 
         async def back() -> bool:
             nonlocal facts
-            facts = await backend.node(node)
-            return is_newer(facts, boot, booted) and facts.responding and facts.state is not NodeState.REBOOTING
+            facts = await backend.node(arg.node)
+            newer = is_newer(facts, arg.boot_before, arg.booted_before)
+            if not newer and not_yet is not None:
+                await not_yet(facts)
+            return newer and facts.responding and facts.state is not NodeState.REBOOTING
 
-        if await until(back, seconds=limit, every=0.5, slowest=3.0) and facts is not None:
+        if await until(back, seconds=arg.timeout, every=0.5, slowest=3.0) and facts is not None:
             return facts
         shown = f"state {facts.state}, boot {facts.boot}" if facts else "never read"
-        raise PermanentError(f"{node} did not come back with a newer boot in {limit:.0f} s ({shown})")
+        raise PermanentError(f"{arg.node} did not come back with a newer boot in {arg.timeout:.0f} s ({shown})")
 
 
 def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
