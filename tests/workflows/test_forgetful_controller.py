@@ -1,5 +1,10 @@
-"""A controller that dies loses what it had acknowledged in its last seconds: a submit, or a stop with its start."""
+"""A controller that dies loses what it had acknowledged in its last seconds: a submit, a reboot, or a stop with its start."""
 
+import pytest
+
+import activities.nodes
+from activities.backends.sim import SimBackend
+from fleet.model import NodeFacts
 from fleet.people import Choice
 from tests.workflows.stage import Stage
 
@@ -47,3 +52,24 @@ async def test_a_start_that_the_controller_forgot_is_asked_about_and_never_made_
     assert "alpha forgot that train was stopped and started again" in question.why
     await stage.answer(question, Choice.TAKE_OVER)
     await stage.stays(lambda: stage.ops().count("start_attempt") == 1, "not started again")
+
+
+async def test_a_reboot_that_the_controller_forgot_is_ordered_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    order = SimBackend.reboot
+
+    async def forgets_the_first(backend: SimBackend, node: str, op: str) -> NodeFacts:
+        if forgotten:
+            return await order(backend, node, op)
+        forgotten.append(node)
+        return await backend.node(node)
+
+    monkeypatch.setattr(SimBackend, "reboot", forgets_the_first)
+    monkeypatch.setattr(activities.nodes, "ASK_AGAIN", 0.5)
+    boot = stage.faults.boot("alpha1")
+    await stage.heal("alpha1", stage.faults.gpu_lost("alpha1"))
+    assert "back at work" in await stage.result("node/alpha/alpha1")
+    assert (forgotten, stage.faults.boot("alpha1") != boot) == (["alpha1"], True)
+    assert stage.ops(target="alpha1") == ["isolate", "reboot", "check", "release"]
