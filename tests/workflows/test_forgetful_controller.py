@@ -1,4 +1,4 @@
-"""A controller that dies loses what it had acknowledged in its last seconds: a submit, a reboot, or a stop with its start."""
+"""A controller that dies loses what it had acknowledged last: a submit, a reboot, or a stop with its start."""
 
 import pytest
 
