@@ -6,7 +6,7 @@ export GPU_RUNBOOKS_REQUIRE ?=
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --quiet
 
-.PHONY: help demo test check lint test-matrix bench setup format clean slurm-packages
+.PHONY: help demo test check lint test-matrix bench setup format clean slurm-packages kubernetes-lab
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -15,7 +15,7 @@ demo: setup ## One recovery from end to end, with the incident report (BACKEND=s
 	@if [ "$(BACKEND)" = slurm ]; then deploy/lab/packages.sh; fi
 	@$(RUN) runbook demo --backend $(BACKEND)
 
-test: setup slurm-packages lint ## Set up what the tests need (real components included) and run all of them
+test: setup slurm-packages kubernetes-lab lint ## Set up what the tests need (real components included) and run all of them
 	$(RUN) python -m tests.run_all
 
 check: setup lint ## Fast checks: lint, and the tests that need no server and no cluster (about a minute)
@@ -47,6 +47,10 @@ setup: .venv/.ready ## Python environment from the lock file
 
 slurm-packages:
 	@deploy/lab/packages.sh
+
+kubernetes-lab: setup ## Packages and programs of the Kubernetes lab; the first build takes minutes, later ones none
+	@deploy/lab/k8s_packages.sh
+	@if [ "$$(id -u)" = 0 ] && command -v containerd >/dev/null; then $(RUN) python deploy/lab/k8s/build.py >/dev/null; fi
 
 clean: ## Remove the environment and the state folder
 	rm -rf .venv .tools .runbook

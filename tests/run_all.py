@@ -24,6 +24,7 @@ LANES = (
         "frame": ("tests/temporal", "tests/clients", "tests/bench", "tests/training"),
         "workflows": ("tests/workflows",),
         "workers": ("tests/workers",),
+        "kubernetes": ("tests/kubernetes",),
         "crash": ("tests/crash",),
     },
 )

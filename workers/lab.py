@@ -85,7 +85,7 @@ def up(
     names = _names(clusters)
     place = SlurmLab(root or default_root())
     fleet = home(state) / "fleet.yaml"
-    check_fleet_file(fleet)
+    check_fleet_file(fleet, place.root)
     place.check()
     started = place.up(names, nodes=nodes, gpus=gpus, requeue_delay=requeue_delay)
     screen = Screen()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fleet.errors import RefusedError
-from workers.lab_k8s import K8sLab
+from workers.lab_k8s import NODE_GRACE, K8sLab
 from workers.lab_slurm import DEPLOY, SlurmLab
 
 EXAMPLE_ROOT = "/tmp/llm-demo"  # noqa: S108 - as in the example job of deploy/lab/training
@@ -15,12 +15,15 @@ K8S_MARKER = "# written by `runbook lab k8s up`; it may be overwritten and remov
 MARKER = "# written by `runbook lab slurm up`; it may be overwritten and removed by `runbook lab`"
 
 
-def check_fleet_file(file: Path) -> None:
-    """Raises RefusedError for a fleet file that no lab wrote."""
+def check_fleet_file(file: Path, root: Path | None = None) -> None:
+    """Raises RefusedError for a fleet file that no lab wrote, and for one of another lab that is still there."""
     if file.exists() and not written_by_us(file):
         raise RefusedError(
             f"{file} is not of `runbook lab` and is left as it is; move it away, or give another folder with --state"
         )
+    other = lab_of_fleet(file)
+    if root is not None and other not in {None, root.absolute()} and other.is_dir():
+        raise RefusedError(f"{file} is of the lab under {other}; end that one, or give another folder with --state")
 
 
 def written_by_us(file: Path) -> bool:
@@ -52,6 +55,11 @@ def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str
     for name in clusters:
         lines += [f"  {name}:", "    kind: kubernetes", f"    kubeconfig: {_quoted(str(lab.kubeconfig(name)))}"]
         lines += [f"    context: {name}", "    power:", *_power(lab, name)]
+        lines += [
+            f"    check: {_quoted(str(lab.check_pod(name)))}",
+            f"    node_down_after: {NODE_GRACE}s",
+            f"    checkpoint_roots: {_list((EXAMPLE_ROOT,))}",
+        ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
 

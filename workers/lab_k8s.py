@@ -23,12 +23,15 @@ from workers.lab_traces import Leftovers, cgroups, marked_namespaces, mounts, na
 SCRIPT = DEPLOY / "k8s_lab.sh"
 BUILD = DEPLOY / "k8s" / "build.py"
 PACKAGES = (
-    "apt-get install --no-install-recommends containerd runc containernetworking-plugins busybox-static iproute2"
+    "apt-get install --no-install-recommends "
+    "containerd runc containernetworking-plugins busybox-static iproute2 iptables openssl util-linux"
 )
 LIMIT = 300.0
 """Seconds for one call of the script; a start takes 10 to 15 s alone, its own limits end at about 240 s."""
 MOST_NODES = 8
 """Real nodes of one cluster: the script makes that many tokens and subnets."""
+NODE_GRACE = 16
+"""Seconds after which the lab's controller-manager takes a silent node for lost; the script's own default."""
 MOST_FAKE_NODES = 9999
 CONTROLLERS = ("jobset", "kueue")
 """Job controllers that `--controllers` will take."""
@@ -94,6 +97,10 @@ class K8sLab:
         """The admin's; its one context has the cluster's name."""
         return self.root / cluster / "admin.kubeconfig"
 
+    def check_pod(self, cluster: str) -> Path:
+        """Manifest of the pod that checks a node's GPUs."""
+        return self.root / cluster / "check.yaml"
+
     def command(self, *words: str) -> tuple[str, ...]:
         """Argument list of one verb, as `fleet.yaml` holds it too."""
         return (str(SCRIPT), "--root", str(self.root), *words)
@@ -125,7 +132,7 @@ class K8sLab:
         if os.geteuid() != 0:
             raise PermanentError(
                 "the Kubernetes lab needs root (namespaces, cgroups, a container runtime): use sudo -E. "
-                f"Where its packages are missing too: {PACKAGES} ..."
+                f"Where its packages are missing too: {PACKAGES}"
             )
         build()
         try:
@@ -142,7 +149,7 @@ class K8sLab:
     def up(
         self, clusters: Sequence[str], *, nodes: int = 2, gpus: int = 8, fake_nodes: int = 0, keep: bool = False
     ) -> tuple[str, ...]:
-        """Starts those that do not run, one after the other, and returns their names; the others stay as they are.
+        """Starts those that do not run, all at once, and returns their names. Those that run are left as they are.
 
         Raises PermanentError with the script's words; then none that this call started is left.
         """
@@ -150,17 +157,21 @@ class K8sLab:
         running = {name for name, state in self.known().items() if state == "running"}
         wanted = [name for name in clusters if name not in running]
         words = ("-n", str(nodes), "-g", str(gpus), *(("-k",) if keep else ()))
-        for name in wanted:
-            try:
-                self.call("start", name, *words)
-                if fake_nodes:
-                    self.call("fake-nodes", name, str(fake_nodes), "-g", str(gpus))
-            except (PermanentError, subprocess.TimeoutExpired) as error:
-                for started in wanted:
-                    with contextlib.suppress(PermanentError):  # the first error is the one to tell
-                        self.call("rm", started)
-                raise PermanentError(f"{name} did not start: {error}") from error
+        with ThreadPoolExecutor(max_workers=max(len(wanted), 1)) as pool:
+            calls = {name: pool.submit(self._start, name, words, fake_nodes, gpus) for name in wanted}
+        failed = {name: call.exception() for name, call in calls.items() if call.exception() is not None}
+        if failed:
+            for name in wanted:
+                with contextlib.suppress(PermanentError):  # the first error is the one to tell
+                    self.call("rm", name)
+            name, error = next(iter(failed.items()))
+            raise PermanentError(f"{name} did not start: {error}") from error
         return tuple(wanted)
+
+    def _start(self, name: str, words: Sequence[str], fake_nodes: int, gpus: int) -> None:
+        self.call("start", name, *words)
+        if fake_nodes:
+            self.call("fake-nodes", name, str(fake_nodes), "-g", str(gpus))
 
     # -- looking
 

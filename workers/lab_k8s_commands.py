@@ -13,7 +13,7 @@ from fleet.errors import InvalidInputError
 from workers.lab_events import Events
 from workers.lab_fleet import check_fleet_file, lab_of_fleet, write_k8s_fleet
 from workers.lab_k8s import CONTROLLERS, MOST_FAKE_NODES, MOST_NODES, K8sCluster, K8sLab
-from workers.lab_slurm import default_root
+from workers.lab_slurm import DEPLOY, default_root
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,7 +87,7 @@ def up(
     check_controllers(controllers)
     place = K8sLab(root or default_root("k8s"))
     fleet = home(state) / "fleet.yaml"
-    check_fleet_file(fleet)
+    check_fleet_file(fleet, place.root)
     place.check()
     started = place.up(names, nodes=nodes, gpus=gpus, fake_nodes=fake_nodes)
     screen = Screen()
@@ -223,8 +223,10 @@ def _next_steps(screen: Screen, place: K8sLab, names: Sequence[str], fleet: Path
     _indented(screen, f"runbook lab shell{root} -- runbook dev --fleet {shlex.quote(str(fleet))}{option}")
     screen.line("and in another one:")
     _indented(screen, f"runbook lab shell{root}")
-    _indented(screen, f"kubectl --context {first} get nodes")
+    job = DEPLOY / "training" / "job.yaml"
+    _indented(screen, f"kubectl --context {first} apply -f {shlex.quote(str(job))}")
     _indented(screen, f"runbook lab k8s event {first} crash {first}-n2{root}")
+    _indented(screen, "runbook watch llm-demo")
     screen.line(f"at the end: runbook lab k8s down{root}{option}")
 
 

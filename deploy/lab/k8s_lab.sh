@@ -21,7 +21,7 @@
 #   node-reboot NAME NODE           crash, REBOOT_SECS, boot with a new boot id
 #   kubelet-kill|kubelet-start NAME NODE   only the daemon; containers go on
 #   gpu-lose    NAME NODE INDEX     that GPU is gone from the node's status until its next boot
-#   check-fail  NAME NODE [TEXT|ok] what check_gpus.py finds: TEXT fails the check
+#   check-fail  NAME NODE [TEXT|ok] what the check pod (NAME/check.yaml) finds: TEXT fails the check
 #   fake-nodes  NAME [COUNT] [-g GPUS]     kwok answers for COUNT nodes NAME-f1 .. (annotation kwok.x-k8s.io/node=fake)
 #   api-kill|api-start|api-freeze|api-thaw NAME
 #   api-slow    NAME PERCENT        stopped that part of each half second; api-thaw ends it
@@ -31,6 +31,9 @@
 # K8S_LAB_ROOT  parent folder of all clusters, as --root   (default: ${TMPDIR:-/tmp}/k8s-lab; keep it short)
 # K8S_BIN       folders of the programs, as a PATH         (default: what k8s/build.py built)
 # NODE_GRACE    how long a silent node stays Ready (default 16s; Kubernetes' own is 50s), REBOOT_SECS seconds off (default 3)
+#
+# Images on every node: lab/base:1 (busybox), lab/train:1 (train.py and check_gpus.py under /training), lab/pause:1; a pod
+# that mounts the machine's /usr, /lib and /lib64 by hostPath has its Python.
 #
 # Processes are found by their command lines, which name the cluster's folder, never by a stored pid.
 set -euo pipefail
@@ -323,8 +326,12 @@ claim() { # under the lock of the root folder: nobody else starts the same name 
   [[ $KEEP ]] || rm -rf "${D:?}"; rm -rf "$D/run"
   mkdir -p "$D"/{run,log,pki,etcd,nodes,dev,health} "$LAB_ROOT/_images"; chmod 700 "$D/pki" "$D/etcd"
   printf 'SLOT=%s\nPORT=%s\nNODES=%s\nGPUS=%s\n' "$SLOT" $(( 13000 + 50 * SLOT )) "$NODES" "$GPUS" >"$D/lab.env"
-  [[ -f $LAB_ROOT/_images/pause.tar ]] || python3 "$HERE/make_image.py" lab/pause:1 "$LAB_ROOT/_images/pause.tar" /bin/sleep 2147483647
-  [[ -f $LAB_ROOT/_images/base.tar ]] || python3 "$HERE/make_image.py" lab/base:1 "$LAB_ROOT/_images/base.tar" /bin/sh
+  image pause /bin/sleep 2147483647
+  image base /bin/sh
+  image train /bin/sh --add "$HERE/training/train.py=training/train.py" --add "$HERE/check_gpus.py=training/check_gpus.py"
+}
+image() { # NAME OPTION...: lab/NAME:1, which every node imports when it boots
+  local n=$1; shift; python3 "$HERE/make_image.py" "lab/$n:1" "$LAB_ROOT/_images/$n.tar" "$@"
 }
 parse_start() {
   local f
@@ -340,7 +347,7 @@ start() {
   ( claim ) 7<"$LAB_ROOT"; existing "$NAME"
   trap undo_start EXIT; trap 'exit 130' INT TERM HUP
   [[ $(</proc/sys/net/ipv4/ip_forward) == 1 ]] || ! private || echo 1 >/proc/sys/net/ipv4/ip_forward
-  write_pki; write_tokens; etcd_start; api_start; controllers_start
+  write_pki; write_tokens; write_check; etcd_start; api_start; controllers_start
   for (( i = 1; i <= NODES; i++ )); do in_node "$i" node_start "$i" & pids+=($!); done
   for p in "${pids[@]}"; do wait "$p" || die "a node of $NAME does not start"; done
   trap - EXIT INT TERM HUP

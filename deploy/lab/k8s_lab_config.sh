@@ -90,6 +90,34 @@ clusterDNS: []
 serverTLSBootstrap: false
 E2
 }
+write_check() { # the pod that the adapter runs on an isolated node; {node} and {gpus} are filled in there
+  cat >"$D/check.yaml" <<E2
+apiVersion: v1
+kind: Pod
+metadata: {namespace: default}
+spec:
+  containers:
+    - name: check
+      image: lab/train:1
+      imagePullPolicy: Never
+      command: [/usr/bin/python3, /training/check_gpus.py, --expect, "{gpus}", --cluster-folder, $D]
+      env: [{name: SLURMD_NODENAME, value: "{node}"}]
+      volumeMounts:
+        - {name: usr, mountPath: /usr, readOnly: true}
+        - {name: lib, mountPath: /lib, readOnly: true}
+        - {name: lib64, mountPath: /lib64, readOnly: true}
+        - {name: mark, mountPath: $D/lab.env, readOnly: true}
+        - {name: gpus, mountPath: $D/dev, readOnly: true}
+        - {name: health, mountPath: $D/health, readOnly: true}
+  volumes:
+    - {name: usr, hostPath: {path: /usr}}
+    - {name: lib, hostPath: {path: /lib}}
+    - {name: lib64, hostPath: {path: /lib64}}
+    - {name: mark, hostPath: {path: $D/lab.env}}
+    - {name: gpus, hostPath: {path: $D/dev}}
+    - {name: health, hostPath: {path: $D/health}}
+E2
+}
 apiserver_words() { # one word a line
   local p=$D/pki
   cat <<E2

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A container image without any registry: one layer that holds Debian's static busybox.
+"""A container image without any registry: one layer that holds Debian's static busybox, and files of yours.
 
     make_image.py lab/base:1 base.tar /bin/sh
+    make_image.py --add train.py=training/train.py lab/train:1 train.tar /bin/sh
 
 Import it with ``ctr -n k8s.io images import base.tar``. The folders ``usr``, ``lib`` and ``lib64`` are empty: a pod
 that mounts the machine's own there by hostPath has the machine's Python.
@@ -26,8 +27,8 @@ def add_file(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o
     archive.addfile(member, io.BytesIO(content))
 
 
-def make_layer(busybox: Path) -> bytes:
-    """The one layer, the same bytes for the same busybox."""
+def make_layer(busybox: Path, files: dict[str, Path]) -> bytes:
+    """The one layer, the same bytes for the same files. `files`: place in the image -> file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as layer:
         for folder in FOLDERS:
@@ -39,12 +40,13 @@ def make_layer(busybox: Path) -> bytes:
             member = tarfile.TarInfo(f"bin/{applet}")
             member.type, member.linkname = tarfile.SYMTYPE, "busybox"
             layer.addfile(member)
+        for place, file in files.items():
+            add_file(layer, place, file.read_bytes(), 0o755)
     return buffer.getvalue()
 
 
-def write_image(name: str, out: Path, command: list[str], busybox: Path) -> None:
+def write_image(name: str, out: Path, command: list[str], layer: bytes) -> None:
     """An archive in the form of `docker save`, in place by one rename."""
-    layer = make_layer(busybox)
     machine = platform.machine()
     config = {
         "architecture": ARCHITECTURES.get(machine, machine),
@@ -70,8 +72,10 @@ def main() -> None:
     parser.add_argument(
         "--busybox", type=Path, default=Path("/bin/busybox"), help="a static one; default %(default)s"
     )
+    parser.add_argument("--add", action="append", default=[], metavar="FILE=PLACE", help="a file, without leading /")
     given = parser.parse_args()
-    write_image(given.name, given.out, given.command, given.busybox)
+    files = {place: Path(file) for file, _, place in (word.partition("=") for word in given.add)}
+    write_image(given.name, given.out, given.command, make_layer(given.busybox, files))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.slurm.lab import short_folder
+from workers.lab_k8s import NODE_GRACE as NODE_GRACE
 from workers.lab_k8s import K8sLab, build
 from workers.lab_traces import cgroups
 
@@ -23,8 +24,6 @@ LAB = REPOSITORY / "deploy" / "lab" / "k8s_lab.sh"
 TRAINING = REPOSITORY / "deploy" / "lab" / "training"
 LIMIT = 120.0
 """Seconds for one program; the longest, the start of a cluster, takes 8 to 20 s."""
-NODE_GRACE = 16.0
-"""Seconds after which the lab's controller-manager takes a silent node for Unknown."""
 JOB_INDEX = "batch.kubernetes.io/job-completion-index"
 _LEADS_OUT = r"(?!(lo|lab\d+n\d|veth[0-9a-f]+|tunl0|sit0|ip6tnl0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6gre0)$)"
 """As in the lab's script: the rest are interfaces that the kernel puts into every namespace."""
