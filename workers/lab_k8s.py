@@ -123,6 +123,10 @@ class K8sLab:
         words = self.command("shell", *command)
         os.execv(words[0], words)  # noqa: S606 - the script of this lab
 
+    def cgroups(self, cluster: str) -> tuple[str, ...]:
+        """Its cgroups that exist, one for each controller."""
+        return cgroups(self.call("cgroup", cluster).strip().rstrip("/"))
+
     # -- up
 
     def check(self) -> None:
@@ -210,7 +214,7 @@ class K8sLab:
             processes=tuple(self._daemons(names).values()),
             mounts=tuple(line for line in mounts() if any(f" {self.root / name}/" in line for name in names)),
             namespaces=len(before & set(pid_namespaces().values())),
-            cgroups=tuple(path for name in names for path in cgroups(f"k8slab/{name}-*/*")),
+            cgroups=tuple(path for name in names for path in self.cgroups(name)),
         )
 
     def _own_root(self) -> None:

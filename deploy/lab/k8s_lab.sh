@@ -11,6 +11,7 @@
 #   check                           can `start` work here (root, packages, programs)? exit 0, else 1 with the reason
 #   list                            one line a cluster: NAME running|stopped
 #   kubeconfig NAME                 path of the admin's kubeconfig (its context is NAME)
+#   cgroup NAME                     path of the cluster's cgroup below each controller, running or not
 #   status NAME                     daemons, power, processes and the apiserver's view of each node
 #   shell  [COMMAND...]             a shell, or a command, in the lab's network namespace
 #   node-start  NAME NODE [-g GPUS] boot a node: kubelet and containerd in PID, mount and UTS namespaces of their own
@@ -428,6 +429,7 @@ start) shift; parse_start "$@"; start;;
 stop|rm) finish "$cmd";;
 check) check_machine;;
 list) list;;
+cgroup) cluster "${1:-}"; cgroup_of "";;
 kubeconfig) existing "${1:-}"; echo "$D/admin.kubeconfig";;
 status) existing "${1:-}"; status;;
 shell) if (( $# )); then exec "$@"; else exec "${SHELL:-bash}"; fi;;

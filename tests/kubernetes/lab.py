@@ -17,7 +17,6 @@ from typing import Any
 from tests.slurm.lab import short_folder
 from workers.lab_k8s import NODE_GRACE as NODE_GRACE
 from workers.lab_k8s import K8sLab, build
-from workers.lab_traces import cgroups
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = REPOSITORY / "deploy" / "lab" / "k8s_lab.sh"
@@ -183,8 +182,7 @@ class Cluster:
 
     def cgroups(self) -> tuple[str, ...]:
         """Folders of the cluster's cgroups under every controller."""
-        sum_ = subprocess.run(["cksum"], input=f"{self.folder}\n", capture_output=True, text=True, check=True)  # noqa: S607
-        return cgroups(f"k8slab/{self.name}-{sum_.stdout.split()[0]}")
+        return self.place.cgroups(self.name)
 
 
 def rank_pids(checkpoints: Path) -> list[int]:
