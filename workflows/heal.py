@@ -23,6 +23,9 @@ FORGETS = 10.0
 """Seconds for which a mark must have stood to be safe from a crash of the controller: slurmctld that was killed lost
 what it had acknowledged within its last 2 s (measured)."""
 
+LOOK_AFTER_RELEASE = 5.0
+"""Seconds until the release is looked at again, for the same reason."""
+
 
 @workflow.defn(name=Runbook.HEAL)
 class HealNode(Evacuation):
@@ -341,11 +344,22 @@ class HealNode(Evacuation):
         if not allowed:
             self.result = "return not allowed; it stays isolated"
             return
-        await self.must(
-            api.RELEASE_NODE,
-            api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
-            cluster=self.inp.cluster,
-            summary=f"return {self.inp.node} to work",
-        )
+        await self.release()
         self.returned = self.reached = True
         self.result = "repaired, checked and back at work"
+
+    async def release(self) -> None:
+        """Takes our mark away, and looks once more whether it stayed away."""
+        while True:
+            await self.must(
+                api.RELEASE_NODE,
+                api.OnNode(cluster=self.inp.cluster, node=self.inp.node, op=self.op),
+                cluster=self.inp.cluster,
+                summary=f"return {self.inp.node} to work",
+            )
+            if workflow.cancellation_reason() is not None:
+                return  # it came too late to stop anything
+            await workflow.sleep(LOOK_AFTER_RELEASE, summary="then look whether the release stands")
+            if (await self.facts_now()).op != self.op:
+                return
+            self.tell("the controller forgot the release")

@@ -241,7 +241,9 @@ class Recovery(Book):
         """Stop, fence, start. Again from the stop while the cluster turns out to have forgotten it: a controller
         that dies loses what it acknowledged in its last 2 s (measured)."""
         while True:
-            early = await self.stop() or await self.fence() or await self.start()
+            early = await self.stop()
+            if early is None and await self.fence():
+                early = await self.start()
             if early is not None or self.running_here:
                 return early
 
@@ -267,8 +269,9 @@ class Recovery(Book):
         self.tell("stopped, held in the queue")
         return None
 
-    async def fence(self) -> RecoveryResult | None:
-        """No second attempt without a receipt for every node of the old one."""
+    async def fence(self) -> bool:
+        """No second attempt without a receipt for every node of the old one. False when the cluster turns out to have
+        forgotten the stop: then nothing is proven and the attempt is stopped again."""
         self.at("fence", waits=f"proof that no rank is left on {', '.join(self.inp.old.nodes)}", then="start")
         start, asked = self.now(), set[str]()
         waits = list(FENCE_WAITS)
@@ -276,6 +279,8 @@ class Recovery(Book):
             missing = await self._prove()
             if not missing:
                 break
+            if await self._stop_was_forgotten():
+                return False
             for node, why in missing.items():
                 if node not in asked and not self._time_will_prove(node):
                     asked.add(node)
@@ -296,7 +301,7 @@ class Recovery(Book):
         grade = self._receipt().grade()
         self.tell(f"fenced ({grade or 'the attempt held no node'})")
         await self._tell_culprit()
-        return None
+        return True
 
     async def _tell_culprit(self) -> None:
         """The node's runbook need not wait for its next look."""

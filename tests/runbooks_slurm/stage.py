@@ -45,6 +45,8 @@ Disturbance = Callable[[tuple[str, ...]], AbstractAsyncContextManager[None]]
 LIMITS = {"settle": "1s", "in_place_delays": "[0s]", "checkpoint_grace": "20s", "run_timeout": "2m"}
 PATIENCE = 60.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
+ENDS_WITHIN = 180.0
+"""The same for a runbook's end: a controller that forgot a reboot waits out its ResumeTimeout of 60 s first."""
 WRITES = ("update", "hold", "release", "requeuehold", "create", "delete", "reboot")
 
 
@@ -315,7 +317,7 @@ class Stage:
                 return False
             return seen.status is not WorkflowExecutionStatus.RUNNING
 
-        await self.until(ended, f"{workflow_id} has ended")
+        await self.until(ended, f"{workflow_id} has ended", limit=ENDS_WITHIN)
         return text_of(await self.client.get_workflow_handle(workflow_id).result())
 
     async def runbooks(self) -> set[str]:
