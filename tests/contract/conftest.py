@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.rig import Rig, RigKind
 
-MODULES = ("tests.contract.sim_rig", "tests.contract.slurm_rig")
+MODULES = ("tests.contract.sim_rig", "tests.contract.slurm_rig", "tests.contract.kubernetes_rig")
 
 
 def all_kinds() -> tuple[RigKind, ...]:

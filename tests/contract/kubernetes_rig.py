@@ -231,18 +231,18 @@ async def _cluster() -> Cluster:
     if not _RUN:
         os.environ.setdefault("K8S_BIN", build(check_only=True))
         os.environ["PATH"] = f"{os.environ['K8S_BIN']}:{os.environ['PATH']}:/usr/sbin:/sbin"
-        root = short_folder()
+        root, before = short_folder(), lab.interfaces()
         made = Cluster("gamma", root)
-        atexit.register(_remove, root)
+        atexit.register(_remove, root, before)
         await made.lab("start", "-n", str(NODES), "-g", str(GPUS))
         _RUN.append(made)
     return _RUN[0]
 
 
-def _remove(root: Path) -> None:
+def _remove(root: Path, before: set[str]) -> None:
     """At the end of the run."""
     subprocess.run(K8sLab(root).command("rm", "gamma"), check=False, stdout=subprocess.DEVNULL)
-    left = lab.leftovers(root, _RUN)
+    left = lab.leftovers(root, _RUN, before)
     shutil.rmtree(root, ignore_errors=True)
     if left:
         print(f"left behind by the Kubernetes lab: {left}", file=sys.stderr)  # noqa: T201 - nobody else would tell

@@ -201,7 +201,8 @@ async def test_giving_back_all_returns_every_mark_of_ours_and_nothing_else(rig: 
     await stopped(rig, stopped_job.native_id)
     owners = await rig.backend.submit(rig.training_spec("owners", nodes=6))
     await rig.person_hold(owners.native_id)
-    ours, theirs = (await rig.backend.capacity()).free_nodes[:2]
+    two = await eventually(rig, rig.backend.capacity, lambda c: len(c.free_nodes) >= 2, 30, "two free nodes")
+    ours, theirs = two.free_nodes[:2]
     await rig.backend.isolate(ours, OP, "sick")
     await rig.person_drain(theirs, "maintenance by ops")
     lines = await rig.backend.give_back_all()

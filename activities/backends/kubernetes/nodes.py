@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from activities.backends.kubernetes import marks
-from activities.backends.kubernetes.api import STRATEGIC, KubeApi, Raw
+from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.marks import Isolation
 from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
 from activities.backends.kubernetes.records import NodeRecord, node_record
@@ -27,13 +27,15 @@ class NodeOrders:
         self.view = view
         self.power = power
 
-    async def _change(self, node: str, what: str, decide: Callable[[NodeRecord], Raw | None]) -> None:
+    async def _change(self, node: str, what: str, decide: Callable[[NodeRecord, list[Raw]], Raw | None]) -> None:
+        """`decide` gets the node and its taints. The list is atomic, also to a strategic patch: a patch must name
+        them all, and only the version that it carries keeps another writer's."""
         resource = self.view.settings.gpu_resource
 
         def on_record(raw: Raw) -> Raw | None:
-            return decide(node_record(raw, resource))
+            return decide(node_record(raw, resource), raw.get("spec", {}).get("taints") or [])
 
-        await patched(self.api, f"{what} {node}", f"/api/v1/nodes/{node}", on_record, kind=STRATEGIC)
+        await patched(self.api, f"{what} {node}", f"/api/v1/nodes/{node}", on_record)
 
     # -- isolate and release
 
@@ -43,7 +45,7 @@ class NodeOrders:
         reason = reason_text(op, text)
         did = False
 
-        def decide(record: NodeRecord) -> Raw | None:
+        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
             nonlocal did
             did = False
             if record.cordoned or record.isolation is not None:
@@ -54,7 +56,7 @@ class NodeOrders:
                 "metadata": {"annotations": {marks.ISOLATED: reason, marks.STATE: mark.model_dump_json()}},
                 "spec": {
                     "unschedulable": True,
-                    "taints": [{"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"}],
+                    "taints": [*taints, {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"}],
                 },
             }
 
@@ -79,13 +81,14 @@ class NodeOrders:
     async def unmark(self, node: str, op: str) -> None:
         """Takes our mark away, and the cordon where it is ours."""
 
-        def decide(record: NodeRecord) -> Raw | None:
+        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
             mark = record.isolation
             if mark is None or mark.op != op:
                 return None
+            left = [taint for taint in taints if taint["key"] != marks.ISOLATED]
             patch: Raw = {
                 "metadata": {"annotations": {marks.ISOLATED: None, marks.STATE: None}},
-                "spec": {"taints": [{"$patch": "delete", "key": marks.ISOLATED}]},
+                "spec": {"taints": left or None},
             }
             if mark.cordoned:
                 patch["spec"]["unschedulable"] = None
@@ -147,7 +150,7 @@ class NodeOrders:
         return await self.view.node(node)
 
     async def _note(self, node: str, op: str, **fields: object) -> None:
-        def decide(record: NodeRecord) -> Raw | None:
+        def decide(record: NodeRecord, _: list[Raw]) -> Raw | None:
             mark = record.isolation
             if mark is None or mark.op != op:
                 raise RefusedError(f"{node} lost the mark of {op} during its reboot; somebody took it away")
