@@ -1,5 +1,6 @@
 """Jobs: submitting one, finding the one that a person means, and ordering a move."""
 
+import re
 import secrets
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ class JobRef(NamedTuple):
 
 
 def read_script(path: Path) -> str:
-    """The batch script. Raises CliError (usage) for what no scheduler would take, and for a secret in it (law 14)."""
+    """The batch script or manifest. Raises CliError (usage) for what no scheduler would take, and for a secret in it (law 14)."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -55,8 +56,12 @@ def read_script(path: Path) -> str:
         text = raw.decode()
     except UnicodeDecodeError as error:
         raise usage(f"{path} is no UTF-8 text; give the batch script") from error
-    if not text.startswith("#!") or "\x00" in text:
-        raise usage(f"{path} does not begin with `#!`; a batch script needs its interpreter there")
+    manifest = re.search(r"^apiVersion:", text, re.MULTILINE)
+    if not (text.startswith("#!") or manifest) or "\x00" in text:
+        raise usage(
+            f"{path} does not begin with `#!`; a batch script needs its interpreter there, a Kubernetes manifest its "
+            "apiVersion"
+        )
     safe = redact(text)
     if safe != text:
         pairs = zip(text.splitlines(), safe.splitlines(), strict=False)

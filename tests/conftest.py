@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from temporalio.client import Client
@@ -11,6 +12,7 @@ from temporalio.testing import TimeSkipper
 from clients.connection import connect
 from clients.embedded import ServerInfo, is_alive
 from fleet.errors import PermanentError
+from tests.kubernetes.lab import isolated, why_not
 from tests.require import missing
 from workers.server import ServerState, ensure_server, server_status, stop_server, temporal_binary
 
@@ -20,6 +22,16 @@ FAST_VALUES = {
     # Wait between two runs of one workflow id, e.g. at continue-as-new; 1 s by default.
     "history.workflowIdReuseMinimalInterval": '"0s"',
 }
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A run with tests on the Kubernetes lab moves into a network namespace of its own, before it has other threads:
+    the lab, its workers and their Temporal server then see each other and nothing else."""
+    chosen = [item for item in session.items if item.get_closest_marker("kubernetes")]
+    if chosen and why_not() is None and not session.config.option.collectonly:
+        house = ExitStack()
+        house.enter_context(isolated())
+        session.config.add_cleanup(house.close)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 LANES = (
     {
-        "contract": ("tests/contract",),
+        "contract": ("tests/contract", "-m", "not kubernetes"),
         "slurm": ("tests/slurm",),
         "runbooks on slurm": ("tests/runbooks_slurm",),
         "crash on slurm": ("tests/crash_slurm",),
@@ -25,6 +25,8 @@ LANES = (
         "workflows": ("tests/workflows",),
         "workers": ("tests/workers",),
         "kubernetes": ("tests/kubernetes",),
+        "contract on kubernetes": ("tests/contract", "-m", "kubernetes"),
+        "runbooks on kubernetes": ("tests/runbooks_kubernetes",),
         "crash": ("tests/crash",),
     },
 )

@@ -1,6 +1,7 @@
 """Real Kubernetes as a rig: one private cluster of six nodes for the whole run, made clean again for each test.
 
-It lives in a network namespace that this process and all that it starts move into, so nothing of it reaches outside.
+It lives in a network namespace that this process and all that it starts move into (tests/conftest.py): nothing of it
+reaches outside.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import yaml
@@ -23,14 +24,13 @@ from fleet.identity import TOKEN_PREFIX
 from fleet.orders import JobSpec
 from tests.contract.rig import Rig, RigKind, eventually
 from tests.kubernetes import lab
-from tests.kubernetes.lab import NODE_GRACE, TRAINING, Cluster, is_isolated, isolated
+from tests.kubernetes.lab import NODE_GRACE, Cluster
 from tests.slurm.lab import short_folder
 from workers.lab_k8s import K8sLab, build
 
 NODES, GPUS = 6, 8
 SETTLE = 5.0
 """Seconds of steady answers; a pod of the tests has 5 s of grace and is killed within a second of a thaw."""
-CHECK = TRAINING.parent / "check_gpus.py"
 
 
 class KubernetesRig:
@@ -48,8 +48,6 @@ class KubernetesRig:
         self.drained: set[str] = set()
         self.sick: set[str] = set()
         self.frozen = False
-        self.check_pod = cluster.root / "check-pod.yaml"
-        self.check_pod.write_text(yaml.safe_dump(self._check_pod()))
         power = cluster.power()
         self.backend = KubernetesBackend(
             cluster.name,
@@ -59,7 +57,7 @@ class KubernetesRig:
                 power_off=power["off"],
                 power_on=power["on"],
                 power_status=power["status"],
-                check=str(self.check_pod),
+                check=str(cluster.place.check_pod(cluster.name)),
                 node_down_after=NODE_GRACE + 2,
                 settle=SETTLE,
             ),
@@ -173,23 +171,6 @@ class KubernetesRig:
         await self.cluster.lab("api-thaw")
         self.frozen = False
 
-    def _check_pod(self) -> dict[str, object]:
-        folder = str(self.cluster.folder)
-        mounts = [(name, f"/{name}") for name in ("usr", "lib", "lib64")]
-        mounts += [("lab", str(TRAINING.parent)), ("cluster", folder)]
-        words = [str(CHECK), "--expect", "{gpus}", "--cluster-folder", folder]
-        check = {
-            "name": "check",
-            "image": "lab/base:1",
-            "imagePullPolicy": "Never",
-            "command": ["/usr/bin/python3", *words],
-            "env": [{"name": "SLURMD_NODENAME", "value": "{node}"}],
-            "resources": {"limits": {"nvidia.com/gpu": "{gpus}"}},
-            "volumeMounts": [{"name": name, "mountPath": path} for name, path in mounts],
-        }
-        volumes = [{"name": name, "hostPath": {"path": path}} for name, path in mounts]
-        return {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [check], "volumes": volumes}}
-
     # -- clean again
 
     async def make_clean(self) -> None:
@@ -223,7 +204,6 @@ class KubernetesRig:
 
 
 _RUN: list[Cluster] = []
-_HOUSE = ExitStack()
 
 
 async def _cluster() -> Cluster:
@@ -267,12 +247,4 @@ async def open_rig(folder: Path) -> AsyncIterator[Rig]:
             await rig.backend.close()
 
 
-def why_not() -> str | None:
-    """Where the lab can start, the whole run moves into the namespace, before anything starts a thread."""
-    why = lab.why_not()
-    if why is None and not is_isolated():
-        _HOUSE.enter_context(isolated())
-    return why
-
-
-KINDS = (RigKind(name="kubernetes", why_not=why_not, open=open_rig, marks=("kubernetes",)),)
+KINDS = (RigKind(name="kubernetes", why_not=lab.why_not, open=open_rig, marks=("kubernetes",)),)

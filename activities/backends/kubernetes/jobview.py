@@ -144,7 +144,7 @@ def job_record(
         key=notes.get(marks.KEY),
         user=newest.namespace,
         phase=phase,
-        held=not phase.ended and (newest.state.suspended or newest.held_by_us),
+        held=is_held(newest, phase),
         reason=reason_of(newest, own, phase),
         restarts=newest.restarts,
         nodes=tuple(dict.fromkeys(p.node for p in shown)),
@@ -160,6 +160,14 @@ def job_record(
         adopted=marks.ADOPTED in notes and not phase.ended,
     )
     return JobRecord(job=job, objects=tuple(order), pods=tuple(pods))
+
+
+def is_held(newest: JobObject, phase: Phase) -> bool:
+    """A suspended job waits for whoever suspended it; a running one of ours is started again by us only. One that
+    was released and waits for its nodes is free to start."""
+    if phase.ended:
+        return False
+    return newest.state.suspended or (newest.held_by_us and phase is not Phase.PENDING)
 
 
 def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRecord]) -> Phase:

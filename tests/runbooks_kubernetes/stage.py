@@ -1,0 +1,198 @@
+"""What a scenario has in its hands: a real cluster, the runbooks over it, a person's commands, and the truth."""
+
+import asyncio
+import inspect
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, cast
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from activities.backends.factory import make_backend
+from activities.backends.kubernetes.backend import KubernetesBackend
+from activities.runtime import Runtime
+from activities.store import AsyncHistoryStore
+from clients.connection import connect
+from clients.embedded import HOME_VARIABLE
+from fleet.identity import TOKEN_PREFIX, job_workflow_id
+from fleet.policy import Step
+from fleet.policy_file import parse_policy
+from fleet.runbooks import VIEW, View
+from tests.clients.stage import RUNBOOK, Ran
+from tests.kubernetes.lab import NODE_GRACE, Cluster, rank_pids
+from tests.workflows.stage import make_namespace, text_of
+from workers.worker import make_workers, start_watching, store_url
+
+LIMITS = {"settle": "5s", "in_place_delays": "[0s]", "checkpoint_grace": "20s", "run_timeout": "2m"}
+PATIENCE = 120.0
+"""Seconds in which a condition must come true; far more than it takes on an idle machine."""
+RESTART = b"GPU_RUNBOOKS_RESTART="
+
+
+class Stage:
+    """One scenario's world."""
+
+    def __init__(self, client: Client, folder: Path, lab: Cluster) -> None:
+        self.client = client
+        self.folder = folder
+        self.lab = lab
+        self.policy_file = folder / "fleet.yaml"
+        self._working = AsyncExitStack()
+        self._write_policy()
+        policy = parse_policy(self.policy_file.read_text(), str(self.policy_file))
+        backend = make_backend(lab.name, policy, folder)
+        assert isinstance(backend, KubernetesBackend)
+        self.backend = backend
+        """The test's own eyes; the worker has another."""
+
+    @classmethod
+    async def open(cls, address: str, folder: Path, namespace: str, lab: Cluster) -> "Stage":
+        return cls(await connect(address, await make_namespace(address, namespace)), folder, lab)
+
+    def _write_policy(self) -> None:
+        """Every step automatic."""
+        rows = ["version: 1", "clusters:", f"  {self.lab.name}:", "    kind: kubernetes"]
+        rows += [f"    kubeconfig: {self.lab.kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
+        rows += [f"    check: {self.lab.place.check_pod(self.lab.name)}", "    power:"]
+        for verb, words in self.lab.power().items():
+            rows.append(f"      '{verb}': [{', '.join(repr(word) for word in words)}]")
+        rows.append("modes: {" + ", ".join(f"{step}: auto" for step in Step) + "}")
+        rows += ["limits:", *(f"  {key}: {value}" for key, value in LIMITS.items())]
+        self.policy_file.write_text("\n".join(rows) + "\n")
+
+    async def start_worker(self) -> None:
+        """Runbooks and the cluster, as the real worker wires them."""
+        runtime = Runtime(
+            policy_file=self.policy_file,
+            client=self.client,
+            make_backend=make_backend,
+            store=await AsyncHistoryStore.open(store_url(self.policy_file, self.folder)),
+            unsigned_ok=True,
+        )
+        self._working.push_async_callback(runtime.close)
+        for worker in make_workers(runtime, (self.lab.name,), runbooks=True):
+            await self._working.enter_async_context(worker)
+        await start_watching(self.client, (self.lab.name,))
+
+    async def close(self) -> None:
+        """Ends the worker and every runbook."""
+        try:
+            await self._working.aclose()
+        finally:
+            await self.backend.close()
+            async for row in self.client.list_workflows('ExecutionStatus="Running"'):
+                try:
+                    await self.client.get_workflow_handle(row.id).terminate()
+                except RPCError:
+                    continue
+
+    async def cli(self, *argv: str, stdin: str = "") -> Ran:
+        """A person's `runbook ...`, as a process of its own."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "GPU_RUNBOOKS_"))}
+        env = {
+            **kept,
+            HOME_VARIABLE: str(self.folder),
+            "TEMPORAL_ADDRESS": self.client.service_client.config.target_host,
+            "TEMPORAL_NAMESPACE": self.client.namespace,
+            "GPU_RUNBOOKS_FLEET": str(self.policy_file),
+            "GPU_RUNBOOKS_AS": "ada",
+            "TERM": "dumb",
+        }
+        done = await asyncio.to_thread(
+            subprocess.run, [*RUNBOOK, *argv], env=env, input=stdin, capture_output=True, text=True, cwd=self.folder
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    # -- jobs
+
+    async def apply(self, job: str, *, steps: int = 100_000, step_time: float = 0.1) -> str:
+        """A researcher's `kubectl apply` of a job that asks for supervision; returns its native id."""
+        made = self.lab.training_job(job, steps=steps)
+        made["metadata"]["labels"] = {f"{TOKEN_PREFIX}supervise": "true"}
+        made["metadata"]["annotations"] = {
+            f"{TOKEN_PREFIX}job": job,
+            f"{TOKEN_PREFIX}checkpoint-signal": "USR1",
+            f"{TOKEN_PREFIX}total-steps": str(steps),
+            f"{TOKEN_PREFIX}generation-check": "yes",
+        }
+        rank = made["spec"]["template"]["spec"]["containers"][0]
+        words = [word for word in rank["args"] if word != "--no-generation-check"]
+        words[words.index("--step-time") + 1] = str(step_time)
+        rank["args"] = words
+        if RESTART.decode()[:-1] not in {e["name"] for e in rank["env"]}:
+            source = {"fieldRef": {"fieldPath": f"metadata.annotations['{TOKEN_PREFIX}generation']"}}
+            rank["env"].append({"name": RESTART.decode()[:-1], "valueFrom": source})
+        await self.lab.apply(made)
+        return f"job/default/{job}"
+
+    async def trains(self, job: str, attempt: int) -> View:
+        """Waits until the job's runbook watches that attempt, and until a step of it was seen."""
+
+        async def there() -> View | None:
+            view = await self.view_if(job_workflow_id(job))
+            last = view.ledger.last if view and view.ledger else None
+            seen = last is not None and last.generation == attempt and view is not None and view.step == "watching"
+            return view if seen and last and (attempt == 1 or last.progress.step) else None
+
+        return cast(View, await self.until(there, f"{job} trains in attempt {attempt}"))
+
+    def attempts_alive(self, job: str) -> dict[int, int]:
+        """The truth: attempt -> living ranks, by the environment of the processes."""
+        found: dict[int, int] = {}
+        for pid in rank_pids(self.lab.checkpoints(job)):
+            try:
+                words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            counts = [int(w.removeprefix(RESTART) or b"0") for w in words if w.startswith(RESTART)]
+            attempt = counts[0] if counts else 0
+            found[attempt] = found.get(attempt, 0) + 1
+        return found
+
+    # -- runbooks
+
+    async def view_if(self, workflow_id: str) -> View | None:
+        try:
+            view: View = await self.client.get_workflow_handle(workflow_id).query(VIEW, result_type=View)
+        except RPCError:
+            return None
+        return view
+
+    async def result(self, workflow_id: str) -> str:
+        """Waits for the end; a failure is raised."""
+
+        async def ended() -> bool:
+            try:
+                seen = await self.client.get_workflow_handle(workflow_id).describe()
+            except RPCError:
+                return False
+            return seen.status is not WorkflowExecutionStatus.RUNNING
+
+        await self.until(ended, f"{workflow_id} has ended")
+        return text_of(await self.client.get_workflow_handle(workflow_id).result())
+
+    async def stories(self) -> str:
+        """What every runbook told, for a failure."""
+        lines = []
+        async for row in self.client.list_workflows():
+            view = await self.view_if(row.id)
+            if view is not None:
+                lines += [f"{row.id}: at {view.step}, waits for {view.waits_for}; {view.result}"]
+                lines += [f"    {line}" for line in view.story]
+        return "\n".join(lines)
+
+    async def until(self, look: Callable[[], Any], what: str, limit: float = PATIENCE) -> Any:
+        """Looks until there is something and returns it."""
+        deadline = time.monotonic() + limit
+        while True:
+            found = look()
+            seen = await found if inspect.isawaitable(found) else found
+            if seen:
+                return seen
+            assert time.monotonic() < deadline, f"waited in vain: {what}\n{await self.stories()}"
+            await asyncio.sleep(0.3)

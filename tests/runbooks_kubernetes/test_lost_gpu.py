@@ -1,0 +1,65 @@
+"""A Job on real Kubernetes loses a GPU and trains again elsewhere from its last checkpoint; the node comes back."""
+
+import asyncio
+import contextlib
+
+from fleet.model import NodeState, Phase, ReceiptGrade
+from tests.clients.stage import XID_79
+from tests.runbooks_kubernetes.stage import Stage
+
+
+async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(stage: Stage) -> None:
+    native_id = await stage.apply("train")
+    await stage.trains("train", 1)
+
+    async def held_and_saved() -> bool:
+        native = await stage.backend.job(native_id)
+        return native.held and (await stage.backend.progress(native_id, 0)).saved is not None
+
+    await stage.until(held_and_saved, "it is held and has a checkpoint")
+    first = await stage.backend.job(native_id)
+    sick = first.nodes[1]
+    before = await stage.backend.node(sick)
+    seen: set[frozenset[int]] = set()
+    looking = asyncio.create_task(look(stage, seen))
+    try:
+        handed_in = await stage.cli("evidence", f"gamma/{sick}", "-", stdin=XID_79)
+        assert handed_in.code == 0, handed_in.err
+        view = await stage.trains("train", 2)
+        running = await stage.backend.job(native_id)
+        healed = await stage.result(f"node/gamma/{sick}")
+    finally:
+        looking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await looking
+    assert healed == "repaired, checked and back at work"
+    assert (running.phase, running.restarts, running.excluded) == (Phase.RUNNING, 1, (sick,))
+    assert sick not in running.nodes
+    assert running.fingerprint == first.fingerprint
+    assert frozenset({0}) in seen
+    assert frozenset({1}) in seen
+    assert all(len(together) < 2 for together in seen)
+
+    assert view.ledger is not None
+    receipt = view.ledger.attempts[0].receipt
+    assert receipt is not None
+    assert {r.node: r.grade for r in receipt.nodes} == dict.fromkeys(first.nodes, ReceiptGrade.DAEMON_GONE)
+    resumed = (await stage.backend.progress(native_id, 1)).resumed_from
+    assert resumed is not None
+    assert (stage.lab.checkpoints("train") / f"step_{resumed:08d}.g0.0" / "COMPLETE").exists()
+
+    after = await stage.backend.node(sick)
+    assert after.boot != before.boot
+    assert (after.state, after.drained, after.op, after.gpus) == (NodeState.UP, False, None, 8)
+    told = await stage.lab.kubectl("describe", "node", sick)
+    assert "gpu-runbooks:" in told
+    taints = (await stage.lab.get("node", sick))["spec"].get("taints", [])
+    assert not [t for t in taints if "gpu-runbooks" in t["key"]]
+
+
+async def look(stage: Stage, seen: set[frozenset[int]]) -> None:
+    """Which attempts have living ranks, all the time."""
+    while True:
+        alive = await asyncio.to_thread(stage.attempts_alive, "train")
+        seen.add(frozenset(alive))
+        await asyncio.sleep(0.2)
