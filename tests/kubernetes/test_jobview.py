@@ -98,7 +98,8 @@ def test_a_cancelled_job_says_so_only_when_its_ranks_are_gone_and_counts_no_atte
 
 def test_tokens_are_read_from_labels_and_annotations_and_ours_are_no_tokens() -> None:
     notes = {"gpu-runbooks.io/checkpoint-signal": "USR1", "gpu-runbooks.io/job": "big", marks.HELD: "true"}
-    job = seen(a_job(notes=notes))
-    assert job.tokens.supervise
-    assert (job.tokens.job, job.tokens.checkpoint_signal) == ("big", "USR1")
-    assert job.held
+    waiting = seen(a_job(notes=notes))
+    running = seen(a_job(notes=notes), pods=(a_pod(index=0), a_pod(index=1)))
+    assert waiting.tokens.supervise
+    assert (waiting.tokens.job, waiting.tokens.checkpoint_signal) == ("big", "USR1")
+    assert (waiting.held, running.held) == (False, True), "what was released waits for nodes, not for us"
