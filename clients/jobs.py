@@ -45,7 +45,7 @@ class JobRef(NamedTuple):
 
 
 def read_script(path: Path) -> str:
-    """The batch script or manifest. Raises CliError (usage) for what no scheduler takes, and for a secret (law 14)."""
+    """The batch script or manifest. Raises CliError (usage) for what no scheduler takes and for secrets (law 14)."""
     try:
         raw = path.read_bytes()
     except OSError as error:
