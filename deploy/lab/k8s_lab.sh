@@ -79,6 +79,7 @@ bridge_of() { echo "lab${SLOT}n$1"; }
 subnet_of() { echo "10.244.$(( SLOT * 8 + $1 ))"; }
 cgroup_of() { echo "k8slab/$NAME-$(cksum <<<"$D" | cut -d' ' -f1)/${1:+$NAME-n$1}"; }
 K() { kubectl --kubeconfig "$D/admin.kubeconfig" --request-timeout=10s "$@"; }
+W() { kubectl --kubeconfig "$D/admin.kubeconfig" wait "$@" >/dev/null 2>&1; }
 
 # --- finding processes. Zombies have no command line, so they count as gone.
 find_pids() { # COMM PATTERN -> processes whose name and one of whose arguments match (extended regular expressions)
@@ -148,6 +149,7 @@ end_network() { # when no cluster of this root runs any more
 daemon() { # NAME COMMAND...: files as its output, so that a caller's pipe ends with this script
   local n=$1; shift
   setsid "$@" >>"$D/log/$n.log" 2>&1 7>&- 8>&- &
+  disown
 }
 etcd_start() {
   [[ -z $(etcd_pid) ]] || return 0
@@ -160,7 +162,9 @@ api_start() { # until it answers
   [[ -n $(api_pid) ]] || daemon kube-apiserver kube-apiserver "${words[@]}"
   until_true 60 api_ready || die "the apiserver of $NAME is not ready after 60 s: $(tail -n 3 "$D/log/kube-apiserver.log")"
 }
-api_ready() { K get --raw /readyz >/dev/null 2>&1; }
+api_ready() { # kubectl costs a quarter of a second of CPU: only where somebody listens
+  ( : <>"/dev/tcp/127.0.0.1/$PORT" ) 2>/dev/null && K get --raw /readyz >/dev/null 2>&1
+}
 controllers_start() {
   local rates=(--leader-elect=false --kube-api-qps=500 --kube-api-burst=1000 --v=1)
   [[ -n $(manager_pid) ]] ||
@@ -168,9 +172,8 @@ controllers_start() {
       --root-ca-file="$D/pki/apiserver.crt" --use-service-account-credentials=true --bind-address=127.0.0.1 --secure-port=$(( PORT + 3 )) \
       --node-monitor-grace-period="${NODE_GRACE:-16s}" --node-monitor-period=1s "${rates[@]}"
   [[ -n $(scheduler_pid) ]] || daemon kube-scheduler kube-scheduler --kubeconfig="$D/scheduler.kubeconfig" --bind-address=127.0.0.1 --secure-port=$(( PORT + 4 )) "${rates[@]}"
-  until_true 30 account_ready || die "$NAME: no service account after 30 s"
+  W serviceaccount/default --for=create --timeout=30s || die "$NAME: no service account after 30 s"
 }
-account_ready() { K get serviceaccount default >/dev/null 2>&1; }
 api_signal() { local p; p=$(api_pid); [[ -n $p ]] || die "the apiserver of $NAME does not run"; kill -"$1" "$p"; }
 api_kill() { api_steady; local p; for p in $(api_pid); do end_pid "$p"; done; }
 api_steady() { local p; for p in $(slow_pids); do end_pid "$p"; done; }
@@ -211,12 +214,14 @@ node_start() { # I [GPUS]: boot, and wait until the apiserver has seen this boot
   [[ -n $gpus ]] || gpus=$(cat "$D/nodes/$i/gpus" 2>/dev/null || echo "$GPUS")
   mkdir -p "$D/nodes/$i"; echo "$gpus" >"$D/nodes/$i/gpus"
   node_boot "$i"
-  until_true 60 node_ready_or_ending "$i" || die "$NAME-n$i is not Ready after 60 s; see $D/log/n$i-kubelet.log"
+  until_true 60 node_ready "$i" || die "$NAME-n$i is not Ready after 60 s; see $D/log/n$i-kubelet.log"
   set_gpus "$i" "$gpus"
 }
-node_ready_or_ending() { [[ ! -e $D/run/ending ]] || die "$NAME is being stopped"; node_ready "$1"; }
-node_ready() { # the boot id tells this boot from the one before
-  [[ $(K get node "$NAME-n$1" -o 'jsonpath={.status.nodeInfo.bootID} {.status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == "$(<"$D/nodes/$1/boot_id") True" ]]
+node_ready() { # the boot id tells this boot from the one before; a kubelet's first status has both it and its Ready
+  local n=node/$NAME-n$1 boot; boot=$(<"$D/nodes/$1/boot_id")
+  [[ ! -e $D/run/ending ]] || die "$NAME is being stopped"
+  kubelet_runs "$1" || { sleep 0.5; kubelet_runs "$1"; } || die "the kubelet of $NAME-n$1 ended: $(tail -n 2 "$D/log/n$1-kubelet.log")"
+  W "$n" --for=create --timeout=3s && W "$n" --for="jsonpath={.status.nodeInfo.bootID}=$boot" --timeout=3s && W "$n" --for=condition=Ready --timeout=3s
 }
 set_gpus() { # I COUNT, as a device plugin would report them
   local q="{\"nvidia.com/gpu\":\"$2\"}"

@@ -14,6 +14,7 @@ from tests.kubernetes.conftest import Opener
 from tests.kubernetes.lab import LAB, Cluster, call, cluster, clusters, interfaces, leftovers, rank_pids
 from tests.slurm.lab import short_folder
 from tests.slurm.waiting import until
+from workers.lab_k8s import build
 
 pytestmark = pytest.mark.kubernetes
 JOB = "train"
@@ -227,6 +228,22 @@ async def test_a_start_that_is_killed_half_way_is_removed_whole(k8s_lab: Opener)
     assert leftovers(root, [made], before) == []
     made.work.rmdir()
     root.rmdir()
+
+
+async def test_a_kubelet_that_does_not_run_is_told_at_once_and_nothing_goes_on(k8s_lab: Opener) -> None:
+    root, before = short_folder(), interfaces()
+    broken = root / "bin" / "kubelet"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\necho no memory >&2\nexit 1\n")
+    broken.chmod(0o755)
+    programs = f"K8S_BIN={broken.parent}:{build(check_only=True)}"
+    made = Cluster("lame", root)
+    with pytest.raises(AssertionError, match="the kubelet of lame-n1 ended: no memory"):
+        await call("env", programs, str(LAB), "--root", str(root), "start", "lame", "-n", "1")
+    assert made.place.known() == {"lame": "stopped"}
+    await made.lab("rm")
+    assert leftovers(root, [made], before) == []
+    await asyncio.to_thread(shutil.rmtree, root)
 
 
 async def test_names_numbers_and_foreign_folders_are_refused(k8s_lab: Opener) -> None:
