@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kinds = tuple(kind for kind in kinds if kind.why_not() is None)
     params = [pytest.param(kind, id=kind.name, marks=[getattr(pytest.mark, m) for m in kind.marks]) for kind in kinds]
     metafunc.parametrize("rig_kind", params)
+
+
+def pytest_sessionfinish() -> None:
+    """Rig modules whose cluster outlives a test take it down."""
+    for name in MODULES:
+        module = sys.modules.get(name)
+        if module is not None and hasattr(module, "finish"):
+            module.finish()
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ reaches outside.
 """
 
 import asyncio
-import atexit
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +22,7 @@ from fleet.identity import TOKEN_PREFIX
 from fleet.orders import JobSpec
 from tests.contract.rig import Rig, RigKind, eventually
 from tests.kubernetes import lab
+from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster
 from tests.slurm.lab import short_folder
 from workers.lab_k8s import K8sLab, build
@@ -41,7 +40,7 @@ class KubernetesRig:
     batch_scheduler = False
     script_start = "apiVersion: batch/v1"
 
-    def __init__(self, cluster: Cluster, space: str) -> None:
+    def __init__(self, cluster: Cluster, space: str, kubeconfig: Path) -> None:
         self.cluster = cluster
         self.space = space
         self.broken: set[str] = set()
@@ -52,7 +51,7 @@ class KubernetesRig:
         self.backend = KubernetesBackend(
             cluster.name,
             KubernetesSettings(
-                kubeconfig=str(cluster.kubeconfig),
+                kubeconfig=str(kubeconfig),
                 context=cluster.name,
                 power_off=power["off"],
                 power_on=power["on"],
@@ -204,6 +203,8 @@ class KubernetesRig:
 
 
 _RUN: list[Cluster] = []
+_BEFORE: set[str] = set()
+"""Interfaces of the namespace before the lab."""
 
 
 async def _cluster() -> Cluster:
@@ -213,19 +214,21 @@ async def _cluster() -> Cluster:
         os.environ["PATH"] = f"{os.environ['K8S_BIN']}:{os.environ['PATH']}:/usr/sbin:/sbin"
         root, before = short_folder(), lab.interfaces()
         made = Cluster("gamma", root)
-        atexit.register(_remove, root, before)
-        await made.lab("start", "-n", str(NODES), "-g", str(GPUS))
         _RUN.append(made)
+        _BEFORE.update(before)
+        await made.lab("start", "-n", str(NODES), "-g", str(GPUS))
     return _RUN[0]
 
 
-def _remove(root: Path, before: set[str]) -> None:
-    """At the end of the run."""
+def finish() -> None:
+    """At the end of the run. Raises AssertionError for what the lab left behind."""
+    if not _RUN:
+        return
+    root = _RUN[0].root
     subprocess.run(K8sLab(root).command("rm", "gamma"), check=False, stdout=subprocess.DEVNULL)
-    left = lab.leftovers(root, _RUN, before)
+    left = lab.leftovers(root, _RUN, _BEFORE)
     shutil.rmtree(root, ignore_errors=True)
-    if left:
-        print(f"left behind by the Kubernetes lab: {left}", file=sys.stderr)  # noqa: T201 - nobody else would tell
+    assert not left, f"left behind by the Kubernetes lab: {left}"
 
 
 _COUNT = iter(range(1, 10_000))
@@ -235,7 +238,7 @@ _COUNT = iter(range(1, 10_000))
 async def open_rig(folder: Path) -> AsyncIterator[Rig]:
     """`folder` is not used: a cluster outlives a test, and containerd needs a short path."""
     made = await _cluster()
-    rig = KubernetesRig(made, f"t{next(_COUNT)}")
+    rig = KubernetesRig(made, f"t{next(_COUNT)}", await kubeconfig_of(made, "repair"))
     await made.kubectl("create", "namespace", rig.space)
     try:
         await rig.all_free()

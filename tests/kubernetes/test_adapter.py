@@ -13,10 +13,11 @@ from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.settings import KubernetesSettings
-from fleet.errors import RefusedError, TemporaryError
+from fleet.errors import PermanentError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX
 from fleet.model import NativeJob, Phase, Progress, ReceiptGrade
 from fleet.orders import StartOrder, StopQuery
+from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster
 from tests.slurm.waiting import until
 
@@ -32,7 +33,7 @@ async def backend(gamma: Cluster) -> AsyncIterator[KubernetesBackend]:
     made = KubernetesBackend(
         gamma.name,
         KubernetesSettings(
-            kubeconfig=str(gamma.kubeconfig),
+            kubeconfig=str(await kubeconfig_of(gamma, "repair")),
             power_off=power["off"],
             power_on=power["on"],
             power_status=power["status"],
@@ -95,6 +96,7 @@ async def test_a_job_that_failed_by_itself_waits_as_a_new_object_and_trains_agai
     await backend.start_attempt(StartOrder(native_id=job.native_id, restarts=1))
     seen: Progress = await until(lambda: backend.progress(job.native_id, 1), lambda p: p.step is not None, 60)
     assert seen.resumed_from == 40
+    await at(backend, job, Phase.RUNNING)
     again = await backend.settle_attempt(job.native_id)
     assert (again.phase, again.restarts, again.held, again.name) == (Phase.RUNNING, 1, True, "llm")
 
@@ -152,7 +154,7 @@ async def test_a_second_writer_on_the_same_node_loses_no_taint_and_ours_is_set(
         written = await asyncio.gather(writing, return_exceptions=True)
     assert isinstance(written[0], asyncio.CancelledError)
     left = {t["key"] for t in (await gamma.get("node", node))["spec"].get("taints", [])}
-    assert left == {"example.com/theirs", "example.com/later"}
+    assert left - {"node.kubernetes.io/unschedulable"} == {"example.com/theirs", "example.com/later"}
     await gamma.kubectl("taint", "node", node, "example.com/theirs-", "example.com/later-")
 
 
@@ -204,6 +206,21 @@ async def test_a_version_that_is_too_old_makes_the_picture_list_again(
     finally:
         await mirror.close()
         await api.close()
+
+
+async def test_an_account_that_may_only_see_is_told_which_right_is_missing(
+    gamma: Cluster, backend: KubernetesBackend
+) -> None:
+    kubeconfig = str(await kubeconfig_of(gamma, "observe"))
+    eyes = KubernetesBackend(gamma.name, backend.settings.model_copy(update={"kubeconfig": kubeconfig}))
+    try:
+        assert len(await eyes.nodes(0)) == 2
+        assert (await eyes.probe()).version
+        with pytest.raises(PermanentError, match='cannot patch resource "nodes"'):
+            await eyes.isolate(gamma.node(1), OP, "sick")
+        assert not (await backend.node(gamma.node(1))).drained
+    finally:
+        await eyes.close()
 
 
 async def test_reads_of_many_runbooks_share_one_watch(gamma: Cluster, backend: KubernetesBackend) -> None:

@@ -24,6 +24,7 @@ from fleet.policy import Step
 from fleet.policy_file import parse_policy
 from fleet.runbooks import VIEW, View
 from tests.clients.stage import RUNBOOK, Ran
+from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster, rank_pids
 from tests.workflows.stage import make_namespace, text_of
 from workers.worker import make_workers, start_watching, store_url
@@ -37,13 +38,13 @@ RESTART = b"GPU_RUNBOOKS_RESTART="
 class Stage:
     """One scenario's world."""
 
-    def __init__(self, client: Client, folder: Path, lab: Cluster) -> None:
+    def __init__(self, client: Client, folder: Path, lab: Cluster, kubeconfig: Path) -> None:
         self.client = client
         self.folder = folder
         self.lab = lab
         self.policy_file = folder / "fleet.yaml"
         self._working = AsyncExitStack()
-        self._write_policy()
+        self._write_policy(kubeconfig)
         policy = parse_policy(self.policy_file.read_text(), str(self.policy_file))
         backend = make_backend(lab.name, policy, folder)
         assert isinstance(backend, KubernetesBackend)
@@ -52,12 +53,14 @@ class Stage:
 
     @classmethod
     async def open(cls, address: str, folder: Path, namespace: str, lab: Cluster) -> "Stage":
-        return cls(await connect(address, await make_namespace(address, namespace)), folder, lab)
+        """The worker has the rights of the account `repair` and no more."""
+        client = await connect(address, await make_namespace(address, namespace))
+        return cls(client, folder, lab, await kubeconfig_of(lab, "repair"))
 
-    def _write_policy(self) -> None:
+    def _write_policy(self, kubeconfig: Path) -> None:
         """Every step automatic."""
         rows = ["version: 1", "clusters:", f"  {self.lab.name}:", "    kind: kubernetes"]
-        rows += [f"    kubeconfig: {self.lab.kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
+        rows += [f"    kubeconfig: {kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
         rows += [f"    check: {self.lab.place.check_pod(self.lab.name)}", "    power:"]
         for verb, words in self.lab.power().items():
             rows.append(f"      '{verb}': [{', '.join(repr(word) for word in words)}]")
