@@ -177,7 +177,7 @@ def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
     if facts.foreign_drain:
         return (
             Evidence(
-                source=Source.HEALTH_CHECK,
+                source=Source.SCHEDULER,
                 kind=Kind.NODE_DRAINED,
                 code="drained",
                 detail=facts.reason,

@@ -43,7 +43,12 @@ async def move(
     free = await read(
         client,
         api.COUNT_FREE,
-        api.NeedsNodes(cluster=ref.cluster, native_id=native.native_id, exclude=unusable(ledger, verdict), own=own),
+        api.NeedsNodes(
+            cluster=ref.cluster,
+            native_id=native.native_id,
+            exclude=(*unusable(ledger, verdict), *exclude),
+            own=own,
+        ),
         ref.cluster,
     )
     decision = next_step(
@@ -55,11 +60,10 @@ async def move(
             free_nodes=free.free,
             nodes_wanted=native.nodes_wanted,
             want=want,
+            exclude=exclude,
         ),
         policy,
     )
-    if exclude:
-        decision = decision.model_copy(update={"exclude": (*decision.exclude, *exclude)})
     return _job_plan(ref, native, ledger, decision, adopted=kept is None)
 
 

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import shlex
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,9 @@ from fleet.runbooks import FINGERPRINT_MEMO, Accepted, Order, Runbook, Supervise
 
 SCRIPT_LIMIT = 512 * 1024
 """Bytes of a batch script: it travels in one Temporal payload (warning at 512 KB, end at 2 MB)."""
+
+ORDER_VALID = 120.0
+"""Seconds in which an order must be taken; some more than the command waits, and than two clocks differ."""
 
 
 class JobRef(NamedTuple):
@@ -94,6 +98,24 @@ def comment_of(tokens: JobTokens) -> str:
             "paths must be absolute and without spaces, the checkpoint signal USR1 or USR2, total steps above 0"
         )
     return comment
+
+
+def script_comment(script: str) -> str:
+    """The comment that a batch script gives itself (`#SBATCH --comment=...`). What is submitted with it says more and
+    comes first, so its words win; without this they would replace the script's own. Raises CliError (usage)."""
+    found = ""
+    for line in script.splitlines():
+        if line.strip() and not line.startswith("#"):
+            break
+        if line.startswith("#SBATCH"):
+            try:
+                words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+            except ValueError as error:
+                raise usage(f"{line!r}: {error}") from error
+            for word, value in zip(words, [*words[1:], ""], strict=True):
+                if word == "--comment" or word.startswith("--comment="):
+                    found = value if word == "--comment" else word.removeprefix("--comment=")
+    return found
 
 
 def new_job_name(script_name: str, script: str) -> str:
@@ -206,7 +228,7 @@ async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str,
     """A restart or a failover, through the job's runbook; a job without one is adopted, the caller's word is the
     consent. Raises Refused with the id of what is under way already."""
     identity = job_workflow_id(ref.job)
-    wish = Order(want=want, by=by, reason=reason, exclude=exclude)
+    wish = Order(want=want, by=by, reason=reason, exclude=exclude, valid_until=time.time() + ORDER_VALID)
     key = f"order-{secrets.token_hex(8)}"
     if ref.handle is not None:
         accepted = await talk.update(ref.handle, Update.ORDER, wish, Accepted, identity=key)

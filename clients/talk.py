@@ -11,6 +11,7 @@ from temporalio.client import (
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.common import (
     SearchAttributeKey,
@@ -112,7 +113,7 @@ async def _limited(call: Awaitable[Result], kind: Update) -> Result:
     try:
         async with asyncio.timeout(UPDATE_LIMIT):
             return await call
-    except TimeoutError as error:
+    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
         raise CliError(
             f"no worker took the {kind} in {UPDATE_LIMIT:.0f} s ({missing_worker(None)}). It may still be taken when "
             "one comes: look with `runbook describe`"

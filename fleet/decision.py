@@ -27,10 +27,13 @@ class DecisionInput(Value):
     at: float
     """The workflow's time."""
     free_nodes: int | None = None
-    """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable`. None = not known."""
+    """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable` and less `exclude`.
+    None = not known."""
     nodes_wanted: int = 1
     want: Action | None = None
     """A person's order (`runbook start restart|failover`), which still obeys budgets and modes."""
+    exclude: tuple[str, ...] = ()
+    """Nodes that the person rules out."""
 
 
 class Decision(Value):

@@ -105,7 +105,7 @@ def _restart(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
 
 
 def _failover(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
-    bad = unusable(inp.ledger, inp.verdict)
+    bad = _ruled_out(inp)
     exclude = bad if inp.verdict.culprit.node else _sorted({*bad, *_own(inp)})
     usable = _usable(inp, exclude)
     if usable is not None and usable < inp.nodes_wanted and inp.want is not None and not inp.verdict.culprit.node:
@@ -142,10 +142,14 @@ def _elsewhere(earlier: Attempt, last: Attempt, verdict: Verdict) -> bool:
 
 
 def _usable(inp: DecisionInput, exclude: Iterable[str]) -> int | None:
-    """`free_nodes` counts the job's own nodes; those of them that are excluded beyond `unusable` come off."""
+    """`free_nodes` counts the job's own nodes; those of them that are excluded beyond `_ruled_out` come off."""
     if inp.free_nodes is None:
         return None
-    return inp.free_nodes - len((set(exclude) & _own(inp)) - set(unusable(inp.ledger, inp.verdict)))
+    return inp.free_nodes - len((set(exclude) & _own(inp)) - set(_ruled_out(inp)))
+
+
+def _ruled_out(inp: DecisionInput) -> tuple[str, ...]:
+    return _sorted({*unusable(inp.ledger, inp.verdict), *inp.exclude})
 
 
 def _cost(inp: DecisionInput, policy: Policy) -> int:

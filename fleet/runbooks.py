@@ -95,6 +95,8 @@ class Order(Value):
     by: str
     reason: str
     exclude: tuple[str, ...] = ()
+    valid_until: float | None = None
+    """An order that nobody took until then is refused: it may have been told as failed. None = for ever."""
 
 
 class Accepted(Value):

@@ -296,12 +296,13 @@ class Attempts(Book):
         """The ladder's next step under today's policy."""
         self.at("decide")
         native, last = self.native, self.ledger.last
+        ruled_out = want.exclude if want else ()
         free = await self.must(
             api.COUNT_FREE,
             api.NeedsNodes(
                 cluster=self.inp.cluster,
                 native_id=self.native_id,
-                exclude=unusable(self.ledger, verdict),
+                exclude=(*unusable(self.ledger, verdict), *ruled_out),
                 own=last.nodes if last else (),
                 wanted=native.nodes_wanted if native else 0,
             ),
@@ -318,11 +319,10 @@ class Attempts(Book):
                 free_nodes=free.free,
                 nodes_wanted=native.nodes_wanted if native else 1,
                 want=want.want if want else None,
+                exclude=ruled_out,
             ),
             summary="decide the next step",
         )
-        if want is not None and want.exclude:
-            decision = decision.model_copy(update={"exclude": (*decision.exclude, *want.exclude)})
         self.facts["Decision"] = f"{decision.action}: {decision.why}"
         self.facts["Tries left"] = str(decision.budget_left)
         self.tell(f"decision: {decision.action}, {decision.why}")

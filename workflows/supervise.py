@@ -132,6 +132,8 @@ class SuperviseJob(Attempts):
             raise ApplicationError(f"{self.child.id} is under way already; cancel it first", type=REFUSED)
         if self.orders:
             raise ApplicationError("another order waits already", type=REFUSED)
+        if order.valid_until is not None and self.now() > order.valid_until:
+            raise ApplicationError("the order is too old: no worker took it in time; give it again", type=REFUSED)
         if order.want not in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
             raise ApplicationError(f"cannot order {order.want}", type=REFUSED)
 

@@ -65,7 +65,7 @@ class JobWords:
             name=checked_name(self.name or label_safe(script.stem), "job"),
             script=text,
             workdir=self.workdir or str(Path.cwd()),
-            comment=jobs.comment_of(tokens),
+            comment=" ".join(filter(None, (jobs.comment_of(tokens), jobs.script_comment(text)))),
             user=self.user,
             options=self.option,
         )
@@ -180,6 +180,7 @@ def _order(
     from clients.fleet_file import needed_policy, policy
     from clients.names import caller
     from clients.names import name as checked_name
+    from clients.nodes import facts_of
     from fleet.decision import Action
 
     action, by, screen = Action(want), caller(as_), common.screen
@@ -188,6 +189,8 @@ def _order(
 
     async def work(client: "Client") -> int:
         ref = await jobs.find_job(client, job, found)
+        for node in nodes:
+            await facts_of(client, f"{ref.cluster}/{node}", found)
         if dry_run and found is not None:
             plan = await dry_runs.move(client, ref, action, by, reason, nodes, found)
             screen.one(plan, name=plan.id, page=render.dry_run_page(plan))

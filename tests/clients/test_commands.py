@@ -392,9 +392,12 @@ def test_release_of_everything_asks_first_and_without_a_terminal_needs_yes(
 
 
 def test_without_a_worker_the_missing_one_is_named_and_what_the_server_knows_is_shown(
-    stage: Stage, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, invoke: Invoke, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An order that was told as not taken is not carried out once a worker comes."""
     monkeypatch.setattr("clients.ask_cluster.WORKER_LIMIT", 0.5)
+    monkeypatch.setattr("clients.talk.UPDATE_LIMIT", 1.0)
+    monkeypatch.setattr("clients.jobs.ORDER_VALID", 0.0)
     stage.stop_worker()
     try:
         refused(invoke("why", "alpha/alpha1"), 1, "no worker polls runbooks", "runbook worker")
@@ -404,9 +407,12 @@ def test_without_a_worker_the_missing_one_is_named_and_what_the_server_knows_is_
             "no worker polls cluster.beta",
             "--cluster beta",
         )
+        late = ("start", "failover", job, "--reason", "nobody takes it")
+        refused(invoke(*late), 1, "no worker took the order", "runbook worker")
         assert "watch/alpha" in invoke("list").out
         page = invoke("describe", "guard/alpha")
         assert page.code == 0
         assert "no worker" in page.out
     finally:
         stage.start_worker()
+    assert "nobody takes it" not in " ".join(view(invoke, job)["story"])

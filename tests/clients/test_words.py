@@ -14,7 +14,7 @@ from clients.app import COMMANDS, RUN, START, Command, main, make_app
 from clients.commands.following import new_lines
 from clients.errors import CliError, Exit, explained
 from clients.fleet_file import find_file, needed_policy
-from clients.jobs import comment_of, new_job_name, read_script
+from clients.jobs import comment_of, new_job_name, read_script, script_comment
 from clients.output import Screen, clean, wants_color
 from clients.questions import choice_for, is_question, make_answer
 from fleet.errors import InvalidInputError, NotFoundError, RefusedError, TemporaryError
@@ -336,3 +336,25 @@ def test_a_script_that_reads_its_secret_from_elsewhere_is_taken(tmp_path: Path) 
     script.write_text("#!/bin/sh\nexport HF_TOKEN=$(cat /run/secrets/hf)\nsrun train\n")
 
     assert "HF_TOKEN" in read_script(script)
+
+
+@pytest.mark.parametrize(
+    ("script", "comment"),
+    [
+        (
+            "#!/bin/sh\n#SBATCH --comment='gpu-runbooks.io/total-steps=900 mine' -N2\ntrue\n",
+            "gpu-runbooks.io/total-steps=900 mine",
+        ),
+        ("#!/bin/sh\n#SBATCH -N 2 --comment words # more\n", "words"),
+        ("#!/bin/sh\ntrue\n#SBATCH --comment=late\n", ""),
+        ("#!/bin/sh\n#SBATCH --nodes=2\n", ""),
+    ],
+)
+def test_a_scripts_own_comment_is_kept(script: str, comment: str) -> None:
+    assert script_comment(script) == comment
+
+
+def test_what_a_submit_says_wins_over_the_scripts_comment() -> None:
+    said = comment_of(JobTokens(supervise=True, job="a", total_steps=5))
+    both = parse_tokens(f"{said} gpu-runbooks.io/total-steps=900 gpu-runbooks.io/checkpoint-signal=USR1")
+    assert (both.total_steps, both.checkpoint_signal) == (5, "USR1")

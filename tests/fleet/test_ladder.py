@@ -276,6 +276,15 @@ def test_an_order_takes_the_jobs_own_nodes_when_there_are_no_others() -> None:
     assert ordered(FAILOVER, book(), free_nodes=1).action is Action.ASK
 
 
+def test_an_order_counts_and_names_the_nodes_that_it_rules_out() -> None:
+    found = ordered(FAILOVER, book(), free_nodes=3, exclude=("alpha4",))
+    assert (found.action, found.exclude) == (FAILOVER, ("alpha4",))
+    assert "without alpha4" in found.why
+    short = ordered(FAILOVER, book(), free_nodes=1, exclude=("alpha4",))
+    assert short.action is Action.ASK
+    assert "without alpha4" in short.why
+
+
 def test_an_order_relocates_no_user_fault_but_may_restart_it() -> None:
     what = verdict(FaultClass.USER)
 

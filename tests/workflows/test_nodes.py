@@ -83,6 +83,19 @@ async def test_a_health_checks_drain_moves_the_job_and_stays_the_checks(stage: S
     assert "drained by somebody else" in (await stage.question(f"node/alpha/{sick}")).plan.title
 
 
+async def test_a_persons_drain_moves_no_job_and_wakes_nobody(stage: Stage) -> None:
+    """A drain is gentle: what runs there goes on, and the node is its owner's."""
+    native_id = await stage.supervise()
+    node = (await stage.nodes_of())[0]
+    stage.faults.person_drain(node, "bob: fan swap after the run")
+    await stage.until(lambda: _told(stage, "watch/alpha", f"{node}: "), "the drain is judged")
+    await stage.stays(lambda: len(stage.attempts(native_id)) == 1, "the job runs on")
+    assert stage.ops(target=native_id) == ["attempt", "adopt"]
+    assert stage.ops(target=node) == []
+    assert not await stage.runs(f"node/alpha/{node}")
+    assert (await stage.node(node)).foreign_drain
+
+
 async def test_other_peoples_work_is_waited_for_and_never_stopped(wide_stage: Stage) -> None:
     stage = wide_stage
     stage.write_policy(limits={"drain_deadline": "1s", "nodes_out": "40", "nodes_out_percent": '"100%"'})
