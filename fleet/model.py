@@ -99,6 +99,8 @@ class NativeJob(Value):
     batch: bool = True
     """False for interactive allocations, which no scheduler can requeue."""
     requeueable: bool = True
+    refusal: str = ""
+    """Why we could not adopt it, with what its owner changes; empty where nothing is known against it."""
     array_task: str | None = None
 
     @property

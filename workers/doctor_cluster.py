@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from activities import api
 from activities.backends.factory import make_backend
-from activities.backends.port import ClusterBackend
+from activities.backends.port import ClusterBackend, RightsControl
+from activities.backends.power import Power
 from activities.backends.slurm.backend import SlurmBackend
 from activities.backends.slurm.pyslurm_reads import ChosenReads, PyslurmReads
 from activities.backends.slurm.reads import seconds_of
@@ -42,11 +43,15 @@ async def look_at_cluster(name: str, policy: Policy, folder: Path) -> tuple[Chec
             todo = "the worker of this cluster meets the same, unless it runs elsewhere; correct it there"
             return (probed[0].model_copy(update={"todo": probed[0].todo or todo}),)
         found = [*probed, *await area.tried("nodes", lambda: _within(nodes(area, backend)))]
+        if isinstance(backend, RightsControl):
+            found += await area.tried("rights", lambda: _within(rights(area, backend)))
         if isinstance(backend, SlurmBackend):
             found += await area.tried("settings", lambda: _within(slurm_settings(area, backend)))
             found += await area.tried("transport", lambda: _within(transport(area, backend)))
-            found += await area.tried("power hook", lambda: _within(power_hook(area, backend)))
             found.append(check_program(area, backend.settings))
+        power = getattr(backend, "power", None)
+        if isinstance(power, Power):
+            found += await area.tried("power hook", lambda: _within(power_hook(area, power, backend)))
         return tuple(found)
     finally:
         await backend.close()
@@ -82,6 +87,14 @@ async def nodes(area: Area, backend: ClusterBackend) -> Check:
         return area.fail("nodes", text, "no node can take work; look at the cluster itself")
     detail = f" ({', '.join(ours + [n for n in silent if n not in ours])[:200]})" if ours or silent else ""
     return area.ok("nodes", text + detail)
+
+
+async def rights(area: Area, backend: RightsControl) -> tuple[Check, ...]:
+    """Each right that the account lacks, by its name."""
+    missing = await backend.missing_rights()
+    if not missing:
+        return (area.ok("rights", "the account may do all that runbooks need"),)
+    return tuple(area.fail("rights", line, "deploy/kubernetes/rbac.yaml, account `repair`") for line in missing)
 
 
 # -- Slurm
@@ -150,16 +163,16 @@ async def transport(area: Area, backend: SlurmBackend) -> Check:
     return area.ok("transport", f"{words} (transport: {backend.settings.transport}, {backend.settings.bin_dir})")
 
 
-async def power_hook(area: Area, backend: SlurmBackend) -> Check:
+async def power_hook(area: Area, power: Power, backend: ClusterBackend) -> Check:
     """Its programs are there, and it says on or off for one node. Nothing is switched."""
-    settings = backend.settings
-    if settings.power_status is None or settings.power_off is None or settings.power_on is None:
+    hooks = power.hooks
+    if hooks.status is None or hooks.off is None or hooks.on is None:
         return area.warn(
             "power hook",
             "none: a node that does not answer needs a named person's word that it is off",
             "`power` in fleet.yaml",
         )
-    for words in (settings.power_off, settings.power_on, settings.power_status):
+    for words in (hooks.off, hooks.on, hooks.status):
         if shutil.which(words[0]) is None:
             return area.fail(
                 "power hook", f"{words[0]} is no program on this machine", "correct `power` in fleet.yaml"
@@ -167,7 +180,7 @@ async def power_hook(area: Area, backend: SlurmBackend) -> Check:
     seen = await backend.nodes(60.0)
     if not seen:
         return area.warn("power hook", "the cluster has no node to ask about")
-    off = await backend.power.is_off(seen[0].node)
+    off = await power.is_off(seen[0].node)
     return area.ok("power hook", f"{seen[0].node} reads {'off' if off else 'on'}")
 
 

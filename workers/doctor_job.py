@@ -62,7 +62,11 @@ async def _found(name: str, backends: dict[str, ClusterBackend]) -> tuple[Cluste
             seen += [(backend, job) for job in await backend.jobs(0.0)]
         except FleetError as error:
             failed.append(f"{cluster} could not be asked: {error}")
-    for same in (lambda j: fleet_name(j) == name, lambda j: j.native_id == name, lambda j: j.name == name):
+    for same in (
+        lambda j: fleet_name(j) == name,
+        lambda j: name in {j.native_id, j.native_id.partition("/")[2]},
+        lambda j: j.name == name,
+    ):
         matches = [(backend, job) for backend, job in seen if same(job)]
         live = [pair for pair in matches if not pair[1].phase.ended] or matches
         if len(live) == 1:
@@ -110,13 +114,13 @@ def held(area: Area, job: NativeJob) -> Check:
         return area.ok("hold", "it has ended; there is nothing to hold")
     if not job.adopted:
         return area.warn(
-            "hold", "not adopted: Slurm requeues it by itself, before anybody knows that its ranks are gone"
+            "hold", "not adopted: the scheduler requeues it by itself, before anybody knows that its ranks are gone"
         )
     if job.held or (job.phase is Phase.PENDING and job.restarts == 0):
         return area.ok("hold", "adopted and held" if job.held else "adopted; it is held once it runs")
     return area.fail(
         "hold",
-        "adopted and NOT held: Slurm may start a second attempt while an old rank still runs",
+        "adopted and NOT held: the scheduler may start a second attempt while an old rank still runs",
         "its runbook holds it again at the next look; if it does not: scontrol hold",
     )
 
@@ -124,7 +128,7 @@ def held(area: Area, job: NativeJob) -> Check:
 def restartable(area: Area, job: NativeJob) -> Check:
     if job.batch and job.requeueable:
         return area.ok("requeue", "a batch job that may be requeued")
-    return area.fail("requeue", "it cannot be started again by us", requeue_fix(job))
+    return area.fail("requeue", "it cannot be started again by us", job.refusal or requeue_fix(job))
 
 
 def checkpoint_signal(area: Area, job: NativeJob) -> Check:

@@ -145,3 +145,11 @@ class PowerControl(Protocol):
 
     async def power_on(self, node: str, op: OpId) -> None:
         """On, idempotent; the boot identity tells when it is done."""
+
+
+@runtime_checkable
+class RightsControl(Protocol):
+    """Optional: the cluster can say which of the rights that runbooks need its account lacks."""
+
+    async def missing_rights(self) -> tuple[str, ...]:
+        """One line for each: the right, and what does not work without it."""

@@ -11,6 +11,10 @@ from tests.runbooks_kubernetes.stage import Stage
 async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(stage: Stage) -> None:
     native_id = await stage.apply("train")
     await stage.trains("train", 1)
+    healthy = await stage.cli("doctor")
+    assert "the account may do all that runbooks need" in healthy.out, healthy
+    asked = await stage.cli("doctor", "gamma/default/train")
+    assert "a batch job that may be requeued" in asked.out, asked
 
     async def held_and_saved() -> bool:
         native = await stage.backend.job(native_id)

@@ -12,6 +12,7 @@ from activities.backends.kubernetes.nodes import NodeOrders, is_free
 from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
 from activities.backends.kubernetes.progress import Outputs
 from activities.backends.kubernetes.proofs import END, Proofs
+from activities.backends.kubernetes.rights import missing_rights
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.submit import Submits
 from activities.backends.kubernetes.view import FIRST_LIST, ClusterView
@@ -186,6 +187,10 @@ class KubernetesBackend:
 
     async def power_on(self, node: str, op: OpId) -> None:
         await self.power.power_on(node)
+
+    async def missing_rights(self) -> tuple[str, ...]:
+        found = await missing_rights(self.api, self.settings.namespaces)
+        return tuple(f"{right}: {right.without}" for right in found)
 
     # -- marks
 

@@ -136,6 +136,7 @@ def job_record(
     notes, pod_spec = newest.notes, newest.kind.template(newest.raw).get("spec", {})
     created = seconds(notes.get(marks.FIRST_CREATED) or newest.raw["metadata"].get("creationTimestamp"))
     starts = [p.started for p in own if p.started]
+    refusal = newest.kind.refusal(newest.raw)
     job = NativeJob(
         cluster=cluster,
         native_id=newest.native_id,
@@ -158,6 +159,8 @@ def job_record(
         started_at=max(starts) if phase is Phase.RUNNING and starts else newest.state.started_at,
         tokens=marks.tokens_of(newest.labels, notes),
         adopted=marks.ADOPTED in notes and not phase.ended,
+        requeueable=refusal is None,
+        refusal=refusal or "",
     )
     return JobRecord(job=job, objects=tuple(order), pods=tuple(pods))
 

@@ -1,0 +1,65 @@
+"""Which rights the adapter needs (deploy/kubernetes/rbac.yaml), and which of them its account lacks."""
+
+import asyncio
+from typing import NamedTuple
+
+from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.outcomes import Outcome, error_of_read
+
+REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+class Right(NamedTuple):
+    """One verb on one resource, and what does not work without it."""
+
+    verb: str
+    resource: str
+    without: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        of = f".{self.group}" if self.group else ""
+        return f"{self.verb} {self.resource}{of}"
+
+
+_SEE = "nothing of the cluster is seen"
+_NODES = "no node is isolated or released"
+RIGHTS = (
+    *(Right(verb, resource, _SEE) for resource in ("nodes", "pods") for verb in ("get", "list", "watch")),
+    *(Right(verb, "jobs", _SEE, "batch") for verb in ("get", "list", "watch")),
+    Right("get", "pods/log", "no training step is seen, so no recovery can be called done"),
+    Right("create", "jobs", "no submit, and no next attempt of a job that failed", "batch"),
+    Right("patch", "jobs", "no job is adopted, stopped or started", "batch"),
+    Right("patch", "jobs/status", "no next attempt of a stopped job", "batch"),
+    Right("patch", "pods", "no kubelet's word is kept, so a stop is proven late or by power only"),
+    Right("delete", "pods", "no next attempt while a lost node's pod object stays, and no check is tidied up"),
+    Right("get", "pods/exec", "no checkpoint is asked for before a stop (1.34 and before)"),
+    Right("create", "pods/exec", "no checkpoint is asked for before a stop (1.35 and later)"),
+    Right("patch", "nodes", _NODES),
+    Right("create", "pods", "no check pod runs, so no repaired node comes back"),
+    Right("create", "events", "nobody reads in `kubectl describe node` what was done"),
+)
+
+
+async def missing_rights(api: KubeApi, namespaces: tuple[str, ...]) -> tuple[Right, ...]:
+    """Asks the apiserver itself, for every namespace that is looked at. Raises TemporaryError when it cannot."""
+    spaces = namespaces or ("",)
+    asked = [(right, space) for right in RIGHTS for space in (spaces if right.resource != "nodes" else ("",))]
+    allowed = await asyncio.gather(*(_may(api, right, space) for right, space in asked))
+    return tuple(dict.fromkeys(right for (right, _), may in zip(asked, allowed, strict=True) if not may))
+
+
+async def _may(api: KubeApi, right: Right, namespace: str) -> bool:
+    resource, _, part = right.resource.partition("/")
+    attributes = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": part}
+    if namespace:
+        attributes["namespace"] = namespace
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    }
+    answer = await api.write("POST", REVIEW, body)
+    if answer.outcome is not Outcome.DONE:
+        raise error_of_read(f"right to {right}", answer.outcome, answer.text, answer.retry_after)
+    return bool(answer.body.get("status", {}).get("allowed"))
