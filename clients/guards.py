@@ -24,20 +24,22 @@ async def scope_of(client: Client, cluster: str | None, policy: Policy | None) -
 
 async def freeze(client: Client, scope: str, by: str, reason: str) -> tuple[Started, bool]:
     """No new mutation within 5 s. False when somebody had frozen it before: their freeze stays as it is."""
+    before = await current(client, scope)
     order = FreezeOrder(by=by, reason=reason)
     held: Freeze = await _tell(client, scope, Update.FREEZE, order, Freeze)
-    mine = held.by == by and held.reason == reason
+    mine = before is None and held.by == by and held.reason == reason
     text = f"{scope} is frozen" if mine else f"{scope} was frozen already by {held.by}: {held.reason}"
     return Started(id=guard_workflow_id(scope), state="frozen", text=text), mine
 
 
 async def unfreeze(client: Client, scope: str, by: str, reason: str) -> tuple[Started, bool]:
     """Lets mutations go on. False when it was not frozen."""
-    before = await current(client, scope)
+    before, fleet = await current(client, scope), await current(client, FLEET) if scope != FLEET else None
+    hint = f"; the whole fleet stays frozen by {fleet.by}: {fleet.reason} (`runbook unfreeze`)" if fleet else ""
     if before is None:
-        return Started(id=guard_workflow_id(scope), state="unfrozen", text=f"{scope} was not frozen"), False
+        return Started(id=guard_workflow_id(scope), state="unfrozen", text=f"{scope} was not frozen{hint}"), False
     await _tell(client, scope, Update.UNFREEZE, FreezeOrder(by=by, reason=reason), FreezeOrder)
-    text = f"{scope} goes on (it was frozen by {before.by}: {before.reason})"
+    text = f"{scope} {'is unfrozen' if fleet else 'goes on'} (it was frozen by {before.by}: {before.reason}){hint}"
     return Started(id=guard_workflow_id(scope), state="unfrozen", text=text), True
 
 

@@ -129,7 +129,10 @@ async def heal(client: Client, text: str, by: str, reason: str, policy: Policy |
 
 
 async def why(client: Client, text: str, policy: Policy | None) -> Why:
-    """The verdict on a node: its runbook's, else the one that the store remembers, with the evidence on record."""
+    """The verdict on a node: its runbook's, else the one that the store remembers, with the evidence on record.
+
+    Raises CliError (usage) for a node of which nothing is known and that the cluster does not have.
+    """
     ref = node_ref(text)
     await checked_cluster(client, ref.cluster, policy)
     found = await runs.find(client, node_workflow_id(ref.cluster, ref.node))
@@ -137,11 +140,16 @@ async def why(client: Client, text: str, policy: Policy | None) -> Why:
     history = await read(client, api.READ_HISTORY, api.Subject(cluster=ref.cluster, node=ref.node))
     live = view is not None and view.verdict is not None
     verdict = view.verdict if view is not None and view.verdict is not None else history.verdict
+    if found is None and verdict is None and not history.evidence:
+        await facts_of(client, text, policy)
+    over = found is not None and found.row.status != "running"
     return Why(
         cluster=ref.cluster,
         node=ref.node,
         source="runbook" if live else "store" if verdict or history.evidence else "nothing",
         step=view.step if view is not None else "",
+        result=(await runs.ended(found)).result if found is not None and over else "",
+        ended_at=found.row.ended_at if found is not None else None,
         verdict=verdict,
         evidence=history.evidence,
     )

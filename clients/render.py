@@ -234,9 +234,11 @@ def _until(at: float) -> str:
 
 def why_page(why: Why) -> RenderableType:
     """The verdict as a paragraph, then what it rests on."""
-    if why.verdict is None:
+    if why.verdict is None and why.result:
+        head: list[RenderableType] = [Text(clean(paragraph(why)), style="bold")]
+    elif why.verdict is None:
         text = f"Nothing is known against {why.cluster}/{why.node}: no verdict"
-        head: list[RenderableType] = [cell(text + (", but evidence is on record." if why.evidence else "."))]
+        head = [cell(text + (", but evidence is on record." if why.evidence else "."))]
     else:
         head = [Text(clean(paragraph(why)), style="bold"), verdict_grid(why.verdict)]
     if why.evidence:
@@ -245,19 +247,21 @@ def why_page(why: Why) -> RenderableType:
 
 
 def paragraph(why: Why) -> str:
-    """The verdict in two or three sentences."""
+    """How its repair ended, where one did; then the verdict, in two or three sentences."""
     verdict = why.verdict
-    if verdict is None:
-        return ""
     where = f"{why.cluster}/{why.node}"
+    ended = f"{where}: {why.result}, {age(why.ended_at)} ago." if why.result else ""
+    if verdict is None:
+        return ended
     gpu = f" (GPU {verdict.culprit.gpu})" if verdict.culprit.gpu else ""
     source = "its runbook says" if why.source == "runbook" else "the last verdict on record is"
-    text = f"{where}{gpu}: {source} {verdict.fault}, {verdict.title or verdict.rule} by rule {verdict.rule}."
+    judged = f"{verdict.fault}, {verdict.title or verdict.rule} by rule {verdict.rule}."
+    text = f"{ended} Its verdict was{gpu} {judged}" if ended else f"{where}{gpu}: {source} {judged}"
     if verdict.companions:
         text += f" Seen with it: {', '.join(verdict.companions)}."
     if verdict.refused:
         text += f" Considered and refused: {'; '.join(verdict.refused)}."
-    return text + (f" The runbook is at '{why.step}'." if why.step else "")
+    return text + (f" The runbook is at '{why.step}'." if why.step and not ended else "")
 
 
 def dry_run_page(plan: DryRun) -> RenderableType:

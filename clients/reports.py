@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from temporalio.client import Client
 
 from activities import api
-from clients import jobs, runs, talk
+from clients import jobs, nodes, runs, talk
 from clients.ask_cluster import read
 from clients.errors import CliError, usage
 from clients.names import subject_of, workflow_id
@@ -15,8 +15,13 @@ from fleet.policy import Policy
 from fleet.report import Report, job_report
 
 
-async def reports(client: Client, subject: str | None, kind: str | None, limit: int) -> list[Report]:
-    """Of one subject, or the newest of all; oldest first. A job under way gives its report as of now."""
+async def reports(
+    client: Client, subject: str | None, kind: str | None, limit: int, policy: Policy | None
+) -> list[Report]:
+    """Of one subject, or the newest of all; oldest first. A job under way gives its report as of now.
+
+    Raises CliError (usage) for a subject that nobody knows.
+    """
     live: list[Report] = []
     query = api.Subject(limit=limit)
     if subject is not None:
@@ -30,8 +35,22 @@ async def reports(client: Client, subject: str | None, kind: str | None, limit: 
             raise
         return live  # the store is away; what Temporal knows is better than nothing
     stored = [r for r in (_report(s) for s in history.reports) if r is not None]
+    if subject is not None and not (stored or live):
+        await _known(client, subject, policy)
     wanted = [r for r in stored if kind is None or r.kind == kind]
-    return [*(r for r in wanted if not (live and r.kind == "job")), *live]
+    return sorted([*(r for r in wanted if not (live and r.kind == "job")), *live], key=lambda r: r.made_at)
+
+
+async def _known(client: Client, subject: str, policy: Policy | None) -> None:
+    """Raises CliError (usage) for a job or a node that neither Temporal nor a cluster knows."""
+    identity = workflow_id(subject)
+    if await runs.find(client, identity) is not None:
+        return
+    job, node = subject_of(identity)
+    if node is not None:
+        await nodes.facts_of(client, f"{node.cluster}/{node.node}", policy)
+    elif job is not None:
+        await jobs.find_job(client, job, policy)
 
 
 async def _live(client: Client, identity: str) -> list[Report]:

@@ -138,6 +138,9 @@ class Why(Value):
     source: str
     """`runbook` (under way or ended, still in Temporal), `store`, or `nothing`."""
     step: str = ""
+    result: str = ""
+    """How its runbook ended; empty while one is under way, and where Temporal knows none."""
+    ended_at: float | None = None
     verdict: Verdict | None = None
     evidence: tuple[Evidence, ...] = ()
 

@@ -428,7 +428,8 @@ class SuperviseJob(Attempts):
         """Stays as it is until an order, new evidence or a new start."""
         self.left_at = self.native.restarts if self.native else None
         self.facts["Left as"] = text
-        self.tell(f"left as it is: {text}")
+        told = any(line.endswith(text) for line in self.story)  # the recovery's own line
+        self.tell("left as it is" if told else f"left as it is: {text}")
 
     async def ask_about_stuck(self, result: RecoveryResult, verdict: Verdict, decision: Decision) -> None:
         """A recovery that cannot go on is a person's matter, with its state in the question."""

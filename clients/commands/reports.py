@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from clients.errors import CliError
-from clients.options import COMMON, Common, run
+from clients.options import COMMON, Common, Fleet, run
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -15,6 +15,7 @@ def report(
     *,
     kind: str | None = None,
     limit: int = 1,
+    fleet: Fleet = None,
     common: Common = COMMON,
 ) -> int:
     """Print the report of a job or a node: timeline with stage times, attempts, ETTR.
@@ -29,12 +30,13 @@ def report(
         How many of the newest.
     """
     from clients import reports
+    from clients.fleet_file import policy
     from fleet.report import render_text
 
-    screen = common.screen
+    known, screen = policy(fleet), common.screen
 
     async def work(client: "Client") -> int:
-        found = (await reports.reports(client, subject, kind, max(limit, 50)))[-max(1, limit) :]
+        found = (await reports.reports(client, subject, kind, max(limit, 50), known))[-max(1, limit) :]
         if screen.form == "json":
             screen.data(found)
         elif screen.form == "name":

@@ -208,6 +208,24 @@ def test_report_of_a_job_under_way_and_its_logs(stage: Stage, invoke: Invoke, jo
 def test_a_report_that_does_not_exist_is_said(stage: Stage, invoke: Invoke) -> None:
     assert invoke("report", "beta/beta1").code == 1
     assert "no report of beta/beta1 yet" in invoke("report", "beta/beta1").err
+    refused(invoke("report", "nope"), 2, "no job 'nope'")
+    refused(invoke("report", "beta/nope"), 2, "no node 'nope'")
+    refused(invoke("report", "gamma/x"), 2, "no cluster 'gamma'")
+
+
+def test_the_report_after_the_end_is_the_last_one(stage: Stage, invoke: Invoke) -> None:
+    assert invoke("submit", "beta", str(stage.script), "--job", "train-r").code == 0
+    until_attempt(invoke, "train-r", 1)
+    ordered = invoke("start", "failover", "train-r", "--reason", "once more")
+    assert ordered.code == 0, ordered.err
+    second = until_attempt(invoke, "train-r", 2)
+    wait(lambda: view(invoke, "train-r")["step"] == "watching", 30)
+    stage.faults("beta").person_cancel(str(second["native_id"]))
+    wait(lambda: invoke("describe", "train-r", "-o", "json").json["run"]["status"] == "completed", 30)
+    assert invoke("report", "train-r", "-o", "json").json[0]["ended_at"] is not None
+    assert "still going on" not in invoke("report", "train-r").out
+    both = invoke("report", "train-r", "--limit", "2", "-o", "json").json
+    assert [r["kind"] for r in both] == ["incident", "job"]
 
 
 def person_submits(stage: Stage, name: str) -> str:
@@ -290,6 +308,9 @@ def test_evidence_refuses_unknown_targets_and_empty_texts(stage: Stage, invoke: 
     log.write_text("all is well\n")
     refused(invoke("evidence", "alpha/alpha1", str(log)), 1, "none of them is evidence")
     refused(invoke("why", "alpha/x/y"), 2)
+    refused(invoke("why", "alpha/nope"), 2, "no node 'nope'", "alpha1, alpha2")
+    clear = invoke("why", "alpha/alpha5")
+    assert (clear.code, "Nothing is known against alpha/alpha5" in clear.out) == (0, True), clear
 
 
 def test_evidence_of_a_lost_gpu_is_routed_and_the_repair_waits_for_a_person(stage: Stage, invoke: Invoke) -> None:
@@ -304,7 +325,8 @@ def test_evidence_of_a_lost_gpu_is_routed_and_the_repair_waits_for_a_person(stag
     wait(lambda: "node/beta/beta6" in invoke("list", "--kind", "node", "-o", "name").out)
     assert invoke("watch", "beta/beta6", "--until-question", "--timeout", "30s", "-o", "json").code == 8
     why = invoke("why", "beta/beta6", "-o", "json").json
-    assert set(why) == {"cluster", "node", "source", "step", "verdict", "evidence"}
+    assert set(why) == {"cluster", "node", "source", "step", "result", "ended_at", "verdict", "evidence"}
+    assert (why["result"], why["ended_at"]) == ("", None)
     assert (why["verdict"]["fault"], why["verdict"]["culprit"]["node"]) == ("hardware", "beta6")
     assert "XID 79" in invoke("why", "beta/beta6").out
     again = invoke("start", "heal", "beta/beta6", "--reason", "me too")
@@ -336,6 +358,10 @@ def test_a_repair_by_order_ends_well_and_the_node_is_back(stage: Stage, invoke: 
     after = node(stage, "beta", "beta5")
     assert not after.drained
     assert after.boot != booted
+    assert invoke("why", "beta/beta5", "-o", "json").json["result"] == "repaired, checked and back at work"
+    page = " ".join(invoke("why", "beta/beta5").out.split())
+    assert page.startswith("beta/beta5: repaired, checked and back at work,"), page
+    assert "Its verdict was hardware" in page
 
 
 def test_release_of_a_node_takes_our_mark_away_and_leaves_a_foreign_drain(stage: Stage, invoke: Invoke) -> None:
@@ -362,6 +388,7 @@ def test_freeze_holds_in_its_scope_until_it_is_lifted(stage: Stage, invoke: Invo
     again = invoke("freeze", "beta", "--reason", "me too", "--as", "other", "--error-unchanged")
     assert again.code == 3
     assert "frozen already by tester: power work" in again.out
+    assert invoke("freeze", "beta", "--reason", "power work", "--error-unchanged").code == 3
     assert view(invoke, "guard/beta")["freeze"]["by"] == "tester"  # type: ignore[index]
     assert view(invoke, "guard/alpha")["freeze"] is None
     refused(invoke("release", "beta/beta1", "--fleet", "/nope"), 2, "--fleet")
@@ -370,6 +397,16 @@ def test_freeze_holds_in_its_scope_until_it_is_lifted(stage: Stage, invoke: Invo
     assert invoke("unfreeze", "beta", "--reason", "done", "--error-unchanged").code == 3
     refused(invoke("freeze", "gamma", "--reason", "x"), 2, "no cluster 'gamma'")
     refused(invoke("freeze", "--reason", " "), 2, "say why")
+
+
+def test_unfreezing_a_cluster_under_a_frozen_fleet_names_the_fleets_freeze(stage: Stage, invoke: Invoke) -> None:
+    assert invoke("freeze", "--reason", "storage work").code == 0
+    try:
+        left = invoke("unfreeze", "alpha", "--reason", "done")
+        assert left.code == 0, left.err
+        assert "the whole fleet stays frozen by tester: storage work" in " ".join(left.out.split())
+    finally:
+        assert invoke("unfreeze", "--reason", "done").code == 0
 
 
 def test_release_of_everything_asks_first_and_without_a_terminal_needs_yes(
@@ -384,7 +421,9 @@ def test_release_of_everything_asks_first_and_without_a_terminal_needs_yes(
     done = invoke("release", "--all", "--yes", "--reason", "going home", "-o", "json")
     assert done.code == 0, done.err
     assert "job/train-a" in done.json["cancelled"]
-    assert not [j for c in ("alpha", "beta") for j in asyncio.run(stage.backend(c).jobs()) if j.held]
+    assert not [
+        j for c in ("alpha", "beta") for j in asyncio.run(stage.backend(c).jobs()) if j.held and not j.phase.ended
+    ]
     assert invoke("describe", job, "-o", "json").json["run"]["status"] == "cancelled"
 
 
