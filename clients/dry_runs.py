@@ -1,12 +1,16 @@
-"""What an order would do: live facts through Temporal, then the very code that would decide. Nothing is changed."""
+"""What an order would do: live facts through Temporal, then the very code that would decide. Nothing is changed.
+
+What the order itself would be refused for is refused here in the same words.
+"""
 
 import time
 
 from temporalio.client import Client
 
 from activities import api
-from clients import jobs, runs, talk
+from clients import guards, jobs, runs, talk
 from clients.ask_cluster import read
+from clients.errors import CliError
 from clients.nodes import cluster_of, ordered_verdict
 from clients.shapes import DryRun
 from fleet.decision import Action, Decision, DecisionInput
@@ -17,7 +21,7 @@ from fleet.ledger import Ledger
 from fleet.model import NativeJob
 from fleet.plans import MOVES, PlannedStep, decided_steps, heal_steps, observed_ledger, when
 from fleet.policy import Policy, Step
-from fleet.runbooks import Lease
+from fleet.runbooks import Lease, Runbook
 
 
 async def move(
@@ -29,8 +33,9 @@ async def move(
     exclude: tuple[str, ...],
     policy: Policy,
 ) -> DryRun:
-    """A restart or a failover of a job."""
+    """A restart or a failover of a job. Raises CliError when the order would be refused."""
     native, kept = await jobs.native_of(client, ref)
+    await _refused(ref, native)
     ledger = kept or observed_ledger(ref.job, native)
     verdict = Verdict(
         fault=FaultClass.UNKNOWN,
@@ -64,22 +69,56 @@ async def move(
         ),
         policy,
     )
-    return _job_plan(ref, native, ledger, decision, adopted=kept is None)
+    frozen = await _freeze(client, ref.cluster)
+    return _job_plan(ref, native, ledger, decision, adopted=kept is None, frozen=frozen)
 
 
-def _job_plan(ref: jobs.JobRef, native: NativeJob, ledger: Ledger, decision: Decision, *, adopted: bool) -> DryRun:
+async def _refused(ref: jobs.JobRef, native: NativeJob) -> None:
+    """Raises CliError where the job's runbook would refuse the order, or nothing is left to move."""
+    if ref.handle is None:
+        if native.phase.ended:
+            raise CliError(f"{ref.job} has ended ({native.phase}); there is nothing to move. Submit it again")
+        return
+    seen = await ref.handle.describe()
+    for child in seen.raw_description.pending_children:
+        if child.workflow_type_name in {Runbook.RESTART, Runbook.FAILOVER}:
+            raise CliError(f"{child.workflow_id} is under way already; cancel it first")
+
+
+async def _freeze(client: Client, cluster: str) -> str:
+    """In words, when the fleet or the cluster is frozen; else empty."""
+    for scope in (guards.FLEET, cluster):
+        held = await guards.current(client, scope)
+        if held is not None:
+            lift = "runbook unfreeze" if scope == guards.FLEET else f"runbook unfreeze {scope}"
+            return f"{scope} is frozen by {held.by}: {held.reason}; it would wait for `{lift}`"
+    return ""
+
+
+def _once_unfrozen(when: str, frozen: str) -> str:
+    """What a freeze makes of the moment: the question is asked all the same, the change waits."""
+    if not frozen or when in {"", "never"}:
+        return when
+    return "after the unfreeze" if when == "at once" else f"{when} and the unfreeze"
+
+
+def _job_plan(
+    ref: jobs.JobRef, native: NativeJob, ledger: Ledger, decision: Decision, *, adopted: bool, frozen: str
+) -> DryRun:
     notes = []
     if adopted:
         notes.append(f"{ref.job} is not supervised: the order adopts it (held, its script saved), by your word")
     if native.phase.ended:
         notes.append(f"the job has ended ({native.phase})")
+    if frozen:
+        notes.append(frozen)
     moves = decision.action in MOVES
     return DryRun(
         id=job_workflow_id(ref.job),
         action=decision.action.value,
         why=decision.why,
         mode=decision.mode if moves else "",
-        when=when(decision.mode) if moves else "",
+        when=_once_unfrozen(when(decision.mode), frozen) if moves else "",
         exclude=decision.exclude,
         delay=decision.delay,
         tries_left=decision.budget_left if moves else None,
@@ -93,20 +132,20 @@ def _job_plan(ref: jobs.JobRef, native: NativeJob, ledger: Ledger, decision: Dec
 
 
 async def heal(client: Client, text: str, by: str, reason: str, policy: Policy) -> DryRun:
-    """A node's repair."""
+    """A node's repair. Raises CliError when one is under way."""
     facts, view = await cluster_of(client, text, policy)
     holders = await read(client, api.READ_HOLDERS, api.OnNode(cluster=facts.cluster, node=facts.node), facts.cluster)
     verdict = ordered_verdict(facts.node, by, reason)
     identity = node_workflow_id(facts.cluster, facts.node)
-    notes = []
     if await runs.running(client, identity) is not None:
-        notes.append(f"{identity} is under way already: the order would be refused")
+        raise CliError(f"{identity} is under way already: `runbook describe {text}`")
+    frozen = await _freeze(client, facts.cluster)
     return DryRun(
         id=identity,
         action="heal",
         why=verdict.title,
         mode="",
-        when="",
+        when=_once_unfrozen("at once", frozen) if frozen else "",
         policy_hash=policy.digest,
         steps=heal_steps(
             facts,
@@ -116,7 +155,7 @@ async def heal(client: Client, text: str, by: str, reason: str, policy: Policy) 
             out=tuple(lease.node for lease in await _leases(client, facts.cluster)),
             limit=policy.nodes_out(len(view.nodes)),
         ),
-        notes=tuple(notes),
+        notes=(frozen,) if frozen else (),
     )
 
 

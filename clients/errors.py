@@ -22,7 +22,7 @@ class Exit(IntEnum):
     WAITING = 8
     """A person is needed: it waits for an answer, or several questions are open and one must be chosen."""
     TIMEOUT = 124
-    """`--timeout` was reached."""
+    """`--timeout` was reached, or nobody is there to do what was asked: it is asked all the same."""
     INTERRUPTED = 130
     """Ctrl-C. What runs in Temporal goes on."""
 

@@ -8,6 +8,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey
 from temporalio.service import RPCError, RPCStatusCode
 
+from clients.ask_cluster import missing_worker
 from clients.errors import CliError, usage
 from clients.names import literal, workflow_id
 from clients.shapes import Ended, RunRow
@@ -121,6 +122,14 @@ async def needed(client: Client, subject: str) -> Found:
     )
 
 
+class Unattended(CliError):  # noqa: N818 - a state, in the words of the person who waits
+    """It was asked to end, and nobody is there to do it."""
+
+    def __init__(self, identity: str) -> None:
+        super().__init__("asked to end; takes effect when a worker comes (`runbook worker`)")
+        self.identity = identity
+
+
 class StillRunning(CliError):  # noqa: N818 - a state, in the words of the person who waits
     """It was asked to end and has not, yet."""
 
@@ -193,9 +202,15 @@ async def wait_closed(client: Client, identity: str, limit: float) -> Found:
 
 
 async def cancel(client: Client, subject: str, reason: str, limit: float) -> Ended:
-    """Cancels and waits for the described, safe state. Raises CliError when it has ended already."""
+    """Cancels and waits for the described, safe state.
+
+    Raises CliError when it has ended already, Unattended when it was asked and no worker answers for it.
+    """
     found = await needed(client, subject)
     if found.row.status != "running":
         raise CliError(f"{found.row.id} has ended already ({found.row.status}); there is nothing to cancel")
     await found.handle.cancel(reason=reason)
+    _, note = await view_of(found.handle)
+    if missing_worker(None) in note:
+        raise Unattended(found.row.id)
     return await ended(await wait_closed(client, found.row.id, limit))

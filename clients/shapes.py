@@ -110,7 +110,8 @@ class DryRun(Value):
     why: str
     mode: str
     when: str
-    """`at once`, `after an approval`, `never`."""
+    """`at once`, `after an approval`, `never`; under a freeze `after the unfreeze`, `after an approval and the
+    unfreeze`."""
     exclude: tuple[str, ...] = ()
     delay: float = 0.0
     tries_left: int | None = None

@@ -115,6 +115,7 @@ def cancel(subject: str, /, *, reason: Reason, timeout: Timeout = CANCEL_WAIT, c
     """
     from clients import names, runs
     from clients.errors import CliError, Exit
+    from clients.shapes import Ended
 
     screen, why = common.screen, f"{names.caller()}: {reason}"
 
@@ -123,6 +124,10 @@ def cancel(subject: str, /, *, reason: Reason, timeout: Timeout = CANCEL_WAIT, c
             end = await runs.cancel(client, subject, why, CANCEL_WAIT if timeout is None else timeout)
         except runs.StillRunning as error:
             raise CliError(str(error), Exit.TIMEOUT) from error
+        except runs.Unattended as asked:
+            open_end = Ended(id=asked.identity, status="running", ok=False, result=str(asked))
+            screen.answer(open_end, name=asked.identity, text=f"{asked.identity} {asked}")
+            return Exit.TIMEOUT
         screen.answer(end, name=end.id, text=f"{end.id} {end.status}: {end.result or 'nothing was left to say'}")
         return 0
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import signal
+import time
 
 import pytest
 
+from clients.commands.runs import CANCEL_WAIT
 from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.orders import JobSpec
 from tests.clients.stage import XID_79, Invoke, Ran, Stage, process
@@ -180,6 +182,44 @@ def test_dry_run_says_when_a_person_would_be_asked(stage: Stage, invoke: Invoke,
     failover = invoke("start", "failover", job, "--reason", "try", "--dry-run", "-o", "json").json
     assert (restart["mode"], restart["when"]) == ("observe", "never")
     assert (failover["mode"], failover["when"]) == ("propose", "after an approval")
+
+
+def test_dry_run_under_a_freeze_says_that_it_would_wait(stage: Stage, invoke: Invoke, job: str) -> None:
+    move = ("start", "failover", job, "--reason", "try", "--dry-run", "-o", "json")
+    assert invoke("freeze", "--reason", "storage work").code == 0
+    try:
+        plan = invoke(*move).json
+        repair = invoke("start", "heal", "beta/beta3", "--reason", "x", "--dry-run", "-o", "json").json
+        stage.policy(failover_in_cluster="approve")
+        asked = invoke(*move).json
+    finally:
+        assert invoke("unfreeze", "--reason", "done").code == 0
+    assert (plan["when"], repair["when"]) == ("after the unfreeze", "after the unfreeze")
+    assert asked["when"] == "after an approval and the unfreeze"
+    assert (
+        plan["notes"]
+        == repair["notes"]
+        == ["fleet is frozen by tester: storage work; it would wait for `runbook unfreeze`"]
+    )
+
+
+def test_dry_run_is_refused_as_the_order_is_and_what_was_denied_is_told_once(
+    stage: Stage, invoke: Invoke, job: str
+) -> None:
+    stage.policy(failover_in_cluster="approve")
+    assert invoke("start", "failover", job, "--reason", "try").code == 0
+    wait(lambda: f"job/{job}/failover/2/ask/1" in invoke("list", "--kind", "ask", "-o", "name").out, 30)
+    for words in (("failover", job), ("failover", job, "--dry-run"), ("restart", job, "--dry-run")):
+        again = invoke("start", *words, "--reason", "me too")
+        refused(again, 1, f"job/{job}/failover/2 is under way already; cancel it first")
+    denied = invoke("deny", f"job/{job}/failover/2", "--reason", "no", "--yes")
+    assert denied.code == 0, denied.err
+    wait(lambda: view(invoke, job)["step"] == "watching", 30)
+    story = view(invoke, job)["story"]
+    assert isinstance(story, list)
+    assert [line[9:] for line in story if "not touched" in line] == ["not allowed. the job was not touched"]
+    assert story[-1].endswith("left as it is")
+    assert len(attempts(invoke, job)) == 1
 
 
 def test_an_ordered_failover_runs_on_other_nodes(stage: Stage, invoke: Invoke, job: str) -> None:
@@ -452,6 +492,12 @@ def test_without_a_worker_the_missing_one_is_named_and_what_the_server_knows_is_
         page = invoke("describe", "guard/alpha")
         assert page.code == 0
         assert "no worker" in page.out
+        began = time.monotonic()
+        asked = invoke("cancel", "watch/beta", "--reason", "by hand", "-o", "json")
+        assert time.monotonic() - began < CANCEL_WAIT / 2
+        assert (asked.code, asked.json["status"], asked.json["ok"]) == (124, "running", False), asked
+        assert "takes effect when a worker comes (`runbook worker`)" in asked.json["result"]
     finally:
         stage.start_worker()
     assert "nobody takes it" not in " ".join(view(invoke, job)["story"])
+    wait(lambda: "cancelled" in invoke("list", "--all", "--kind", "watch", "--cluster", "beta").out, 30)
