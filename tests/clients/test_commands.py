@@ -471,9 +471,12 @@ def test_release_of_everything_asks_first_and_without_a_terminal_needs_yes(
 
 
 def test_without_a_worker_the_missing_one_is_named_and_what_the_server_knows_is_shown(
-    stage: Stage, invoke: Invoke, job: str, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An order that was told as not taken is not carried out once a worker comes."""
+    job = "train-w"
+    assert invoke("submit", "alpha", str(stage.script), "--job", job).code == 0
+    until_attempt(invoke, job, 1)
     monkeypatch.setattr("clients.ask_cluster.WORKER_LIMIT", 0.5)
     monkeypatch.setattr("clients.talk.UPDATE_LIMIT", 1.0)
     monkeypatch.setattr("clients.jobs.ORDER_VALID", 0.0)
