@@ -14,7 +14,7 @@ from fleet import attributes
 from fleet.decision import Decision, DecisionInput
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Verdict
-from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, node_workflow_id
+from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, node_workflow_id, ui_page
 from fleet.ladder import next_step
 from fleet.runbooks import (
     Evacuated,
@@ -244,10 +244,13 @@ class ControlActivities(Owner):
         return await people.notify(
             arg.question,
             arg.workflow_id,
-            arg.link,
+            arg.link or self._page(arg.workflow_id),
             self.runtime.policy().notify,
             delivery=arg.delivery,
         )
+
+    def _page(self, workflow_id: str) -> str:
+        return ui_page(self.runtime.ui, self.client.namespace, workflow_id) if self.runtime.ui else ""
 
 
 def _has_power(cluster: object) -> bool:

@@ -36,11 +36,14 @@ class Runtime:
         make_backend: Callable[[str, Policy, Path], ClusterBackend],
         store: AsyncHistoryStore,
         unsigned_ok: bool,
+        ui: str = "",
     ) -> None:
+        """`ui` is Temporal's UI (scheme, host, port); empty where nobody knows it."""
         self.policy_file = policy_file
         self.client = client
         self.store = store
         self.unsigned_ok = unsigned_ok
+        self.ui = ui
         self._make_backend = make_backend
         self._backends: dict[str, ClusterBackend] = {}
         self._policy: tuple[tuple[int, int], Policy] | None = None

@@ -27,7 +27,7 @@ from clients.ask_cluster import missing_worker
 from clients.connection import is_embedded
 from clients.errors import CliError
 from fleet import attributes
-from fleet.identity import RUNBOOKS_QUEUE
+from fleet.identity import RUNBOOKS_QUEUE, ui_page
 from fleet.model import Value
 from fleet.runbooks import NOT_ALLOWED, VIEW, Runbook, Update, View
 
@@ -130,4 +130,4 @@ def link(client: Client, workflow_id: str) -> str:
     info = embedded.running()
     if info is None or not is_embedded(client):
         return ""
-    return f"{info.ui}/namespaces/{client.namespace}/workflows/{workflow_id.replace('/', '%2F')}"
+    return ui_page(info.ui, client.namespace, workflow_id)

@@ -34,6 +34,11 @@ def guard_workflow_id(scope: str) -> str:
     return f"guard/{scope}"
 
 
+def ui_page(ui: str, namespace: str, workflow_id: str) -> str:
+    """Address of a runbook in Temporal's UI at `ui` (scheme, host and port)."""
+    return f"{ui}/namespaces/{namespace}/workflows/{workflow_id.replace('/', '%2F')}"
+
+
 def op_id(*parts: object) -> str:
     """Seven base32 characters from what names one incarnation of a runbook (workflow id and first run id)."""
     digest = hashlib.sha256("\x1f".join(str(p) for p in parts).encode()).digest()

@@ -24,6 +24,7 @@ from activities.runtime import Runtime
 from activities.search import typed
 from activities.store import AsyncHistoryStore, sqlite_url
 from activities.watching import WatchActivities
+from clients.embedded import running
 from fleet import attributes
 from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, guard_workflow_id, watch_workflow_id
 from fleet.runbooks import GuardInput, Runbook, WatchInput
@@ -47,12 +48,14 @@ PASS_THROUGH = ("pydantic", "pydantic_core", "fleet", "activities", "structlog",
 
 async def open_runtime(client: Client, policy_file: Path, state_dir: Path, *, embedded: bool) -> Runtime:
     """The shared parts of one worker's activities. Raises InvalidInputError for a broken policy."""
+    server = running(state_dir) if embedded else None
     return Runtime(
         policy_file=policy_file,
         client=client,
         make_backend=make_backend,
         store=await AsyncHistoryStore.open(store_url(policy_file, state_dir)),
         unsigned_ok=embedded,
+        ui=server.ui if server is not None else "",
     )
 
 

@@ -220,7 +220,7 @@ class Book:
             id=f"{me}/ask/{self.questions}",
             plan=Plan(title=title, steps=steps, subject=me, op=self.op),
             why=why[:1500],
-            evidence=tuple(e[:500] for e in evidence[:20]),
+            evidence=tuple(e[:500] for e in (evidence or self.evidence_lines())[:20]),
             options=options,
             default=default,
             asked_at=now,
@@ -257,6 +257,10 @@ class Book:
         self.at(before[0], waits=before[1], then=before[2])
         self.tell(f"{outcome.by} answered {outcome.choice}" + (f": {outcome.reason}" if outcome.reason else ""))
         return outcome
+
+    def evidence_lines(self) -> tuple[str, ...]:
+        """What every question of this runbook shows as evidence."""
+        return ()
 
     async def allowed(
         self,

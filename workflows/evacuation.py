@@ -65,6 +65,10 @@ class Evacuation(Book):
             self.wants_fence[note.fence_for] = False
             self.story = (*self.story, f"{note.fence_for} waits for a fence")
 
+    def evidence_lines(self) -> tuple[str, ...]:
+        """What was seen on the node."""
+        return tuple(e.text for e in self.evidence) or (self.verdict.shown if self.verdict else ())
+
     def why(self) -> str:
         """One line for reasons and questions."""
         if self.verdict and self.verdict.fault is FaultClass.HARDWARE:

@@ -191,7 +191,7 @@ class Recovery(Book):
             title=f"{'Restart' if inp.in_place else 'Fail over'} {inp.job}",
             why=f"{inp.verdict.title}. {inp.decision.why}",
             steps=self.plan(),
-            evidence=inp.verdict.evidence,
+            evidence=inp.verdict.shown,
             requester=inp.requester,
             cluster=inp.cluster,
         )

@@ -384,7 +384,7 @@ class SuperviseJob(Attempts):
             steps=("retry: one more failover", "abort: stop supervising and leave it as it is"),
             options=(Choice.RETRY, Choice.ABORT, Choice.TAKE_OVER),
             default=Choice.TAKE_OVER,
-            evidence=verdict.evidence,
+            evidence=verdict.shown,
             cluster=self.inp.cluster,
         )
         if outcome.choice is Choice.RETRY:
@@ -439,7 +439,7 @@ class SuperviseJob(Attempts):
             steps=("retry: the same recovery once more", "take_over: leave it as it is"),
             options=(Choice.RETRY, Choice.TAKE_OVER),
             default=Choice.TAKE_OVER,
-            evidence=verdict.evidence,
+            evidence=verdict.shown,
             cluster=self.inp.cluster,
         )
         if outcome.choice is Choice.RETRY:

@@ -15,6 +15,8 @@ FRESH = 24 * 3600.0
 """Seconds after which evidence of an unknown boot is void."""
 MAX_TOLD = 20
 """Companions, refusals and evidence keys in one verdict at most: it is read by people."""
+MAX_SHOWN = 6
+"""Pieces of evidence that a verdict carries in words: a question is read at night, and each attempt keeps its own."""
 
 _ACTIONS = {
     "none": "check the node",
@@ -118,7 +120,8 @@ def _verdict(root: Reading, scene: Scene) -> Verdict:
     against = [r for r in others if r.fault is not root.fault and r.tier < Tier.SECONDARY]
     companions = [*root.notes, *(r.short for r in agreeing)]
     refused = [*scene.refused, *(f"{r.fault}: {r.short} is refused, {_why(root, r)}" for r in against)]
-    keys = dict.fromkeys(r.evidence.key for r in [root, *agreeing, *against])
+    texts = {r.evidence.key: r.evidence.text for r in reversed([root, *agreeing, *against])}
+    keys = list(reversed(texts))
     return Verdict(
         fault=root.fault,
         culprit=root.culprit,
@@ -129,7 +132,11 @@ def _verdict(root: Reading, scene: Scene) -> Verdict:
         refused=_told(refused),
         confidence=root.confidence,
         catalogue=scene.tables.version,
-        evidence=tuple(keys)[:MAX_TOLD],
+        evidence=tuple(keys[:MAX_TOLD]),
+        evidence_text=(
+            *(texts[key] for key in keys[:MAX_SHOWN]),
+            *((f"and {len(keys) - MAX_SHOWN} more",) if len(keys) > MAX_SHOWN else ()),
+        ),
     )
 
 

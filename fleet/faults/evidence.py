@@ -76,6 +76,16 @@ class Evidence(Value):
         happened = f"{self.happened_at:.0f}" if self.happened_at is not None else self.raw_hash
         return hashlib.sha256("\x1f".join([*(str(p) for p in parts), happened]).encode()).hexdigest()[:16]
 
+    @property
+    def text(self) -> str:
+        """In one line, for a person who is asked: what, where, and what was read."""
+        code = f" {self.code}" if self.code else ""
+        node = f" on {self.node}" if self.node else ""
+        gpu = f" (GPU {self.gpu or self.pci})" if self.gpu or self.pci else ""
+        job = f" job {self.job}" if self.job else ""
+        times = f" ({self.count} lines)" if self.count > 1 else ""
+        return f"{self.source} {self.kind}{code}{node}{gpu}{job}: {self.detail[:200] or 'no detail'}{times}"
+
 
 class FaultClass(StrEnum):
     """The routing verdict (DESIGN.md section 4)."""
@@ -114,3 +124,10 @@ class Verdict(Value):
     catalogue: str = ""
     evidence: tuple[str, ...] = ()
     """Keys of the evidence used."""
+    evidence_text: tuple[str, ...] = ()
+    """The same in words, for people; empty in a verdict of an older release."""
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """What a question shows of the evidence."""
+        return self.evidence_text or self.evidence

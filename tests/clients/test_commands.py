@@ -1,9 +1,11 @@
 """The commands on a real server and worker, over the embedded fleet; effects are looked up in the fleet itself."""
 
 import asyncio
+import json
 import signal
 import time
 
+import httpx2
 import pytest
 
 from clients.commands.runs import CANCEL_WAIT
@@ -355,6 +357,11 @@ def test_evidence_refuses_unknown_targets_and_empty_texts(stage: Stage, invoke: 
 
 def test_evidence_of_a_lost_gpu_is_routed_and_the_repair_waits_for_a_person(stage: Stage, invoke: Invoke) -> None:
     stage.policy(isolate="approve")
+    told = stage.home / "told"
+    hook = stage.home / "hook"
+    hook.write_text(f"#!/bin/sh\ncat >> {told}\necho >> {told}\n")
+    hook.chmod(0o700)
+    stage.fleet.write_text(stage.fleet.read_text() + f"notify: {{command: [{hook}]}}\n")
     log = stage.home / "kernel.log"
     log.write_text(XID_79 + "something else\n")
     sent = invoke("evidence", "beta/beta6", str(log), "-o", "json")
@@ -372,6 +379,13 @@ def test_evidence_of_a_lost_gpu_is_routed_and_the_repair_waits_for_a_person(stag
     again = invoke("start", "heal", "beta/beta6", "--reason", "me too")
     refused(again, 1, "node/beta/beta6 is under way already")
     assert not node(stage, "beta", "beta6").drained
+    read = invoke("deny", "beta/beta6", "--reason", "not yet")
+    assert (read.code, "xid 79 on beta6" in " ".join(read.out.split())) == (2, True), read
+    wait(lambda: bool(told.exists() and told.read_text()), 30)
+    woken = json.loads(told.read_text().splitlines()[0])
+    assert "xid 79 on beta6" in woken["evidence"][0]
+    assert woken["link"] == f"{stage.server.ui}/namespaces/default/workflows/node%2Fbeta%2Fbeta6%2Fask%2F1"
+    assert httpx2.get(woken["link"]).status_code == httpx2.codes.OK
     denied = invoke("deny", "beta/beta6", "--reason", "known", "--yes", "-o", "json")
     assert denied.json["choice"] == "deny"
     ended = invoke("watch", "beta/beta6", "--timeout", "30s", "-o", "json")

@@ -615,6 +615,8 @@ def test_a_thousand_reports_of_one_thing_are_one() -> None:
     verdict = judge(*many)
     assert verdict.fault is U
     assert len(verdict.evidence) == 1
+    assert len(verdict.evidence_text) == 1
+    assert "xid 31 on alpha2" in verdict.evidence_text[0]
 
 
 def test_a_verdict_stays_readable_when_everything_burns() -> None:
@@ -623,6 +625,9 @@ def test_a_verdict_stays_readable_when_everything_burns() -> None:
     assert verdict.rule == "xid:79"
     assert len(verdict.companions) <= 21
     assert len(verdict.evidence) <= 20
+    assert len(verdict.evidence_text) == 7
+    assert "xid 79" in verdict.evidence_text[0]
+    assert verdict.evidence_text[-1].endswith(" more")
 
 
 def test_order_never_matters_in_large_mixed_evidence() -> None:

@@ -147,6 +147,8 @@ async def test_two_open_questions_are_answered_each_by_itself(stage: Stage) -> N
     about_node = await stage.question(f"node/alpha/{sick}")
     about_job = await stage.question("job/train/failover/2")
     assert about_node.plan.digest != about_job.plan.digest
+    for asked in (about_node, about_job):
+        assert any(f"xid 79 on {sick}" in line for line in asked.evidence), asked.evidence
     swapped = {"question": about_node.id}
     with pytest.raises(WorkflowUpdateFailedError) as error:
         await stage.handle(about_node.id).execute_update(
