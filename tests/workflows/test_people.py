@@ -14,9 +14,10 @@ from temporalio.testing import TimeSkipper
 from activities import api
 from clients.questions import make_answer
 from clients.signing import sign
+from fleet.decision import Action
 from fleet.model import Phase
 from fleet.people import Choice, Plan, Question, Signer
-from fleet.runbooks import AskInput, Runbook
+from fleet.runbooks import AskInput, Order, Runbook, Update
 from tests.require import needs_program
 from tests.workflows.conftest import Opener
 from tests.workflows.stage import Handle, Stage
@@ -256,3 +257,13 @@ async def _told(stage: Stage, workflow_id: str, words: str) -> bool:
         return any(words in line for line in (await stage.view(workflow_id)).story)
     except Exception:  # noqa: BLE001 - the runbook has not begun yet
         return False
+
+
+async def test_an_order_that_no_worker_took_in_time_is_refused_and_not_carried_out(stage: Stage) -> None:
+    """The person was told that nobody took it, and may have done something else since."""
+    native_id = await stage.supervise()
+    late = Order(want=Action.FAILOVER_IN_CLUSTER, by="ada", reason="hours ago", valid_until=time.time() - 1)
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await stage.handle("job/train").execute_update(Update.ORDER, late)
+    assert "too old" in str(refused.value.cause)
+    await stage.stays(lambda: len(stage.attempts(native_id)) == 1, "not moved")
