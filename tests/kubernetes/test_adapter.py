@@ -14,6 +14,7 @@ from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.backends.kubernetes.mirror import Mirror
+from activities.backends.kubernetes.progress import LOG_LIMIT
 from activities.backends.kubernetes.rights import RIGHTS
 from activities.backends.kubernetes.settings import KubernetesSettings
 from fleet.errors import PermanentError, RefusedError, TemporaryError
@@ -113,6 +114,8 @@ async def test_a_pod_deleted_by_force_is_no_proof_until_its_kubelet_has_spoken(
     silent = job.nodes[1]
     pod = next(p for p in await gamma.pods("llm") if p["spec"]["nodeName"] == silent)["metadata"]["name"]
     await gamma.lab("kubelet-kill", silent)
+    async with asyncio.timeout(LOG_LIMIT + 5):  # one try: a client that tries again by itself would stay here
+        assert await backend.log_tail(job.native_id)
     await backend.stop(job.native_id, 0)
     with contextlib.suppress(AssertionError):  # it waits for the object, which our finalizer keeps
         await gamma.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")

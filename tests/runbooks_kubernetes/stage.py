@@ -144,6 +144,15 @@ class Stage:
 
         return cast(View, await self.until(there, f"{job} trains in attempt {attempt}"))
 
+    async def held_and_saved(self, native_id: str) -> None:
+        """Waits until its runbook holds it and it has a checkpoint."""
+
+        async def there() -> bool:
+            native = await self.backend.job(native_id)
+            return native.held and (await self.backend.progress(native_id, native.restarts)).saved is not None
+
+        await self.until(there, "it is held and has a checkpoint")
+
     def attempts_alive(self, job: str) -> dict[int, int]:
         """The truth: attempt -> living ranks, by the environment of the processes."""
         found: dict[int, int] = {}

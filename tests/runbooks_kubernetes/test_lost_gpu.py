@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fleet.model import NodeState, Phase, ReceiptGrade
 from tests.clients.stage import XID_79
@@ -15,27 +17,16 @@ async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(
     assert "the account may do all that runbooks need" in healthy.out, healthy
     asked = await stage.cli("doctor", "gamma/default/train")
     assert "a batch job that may be requeued" in asked.out, asked
-
-    async def held_and_saved() -> bool:
-        native = await stage.backend.job(native_id)
-        return native.held and (await stage.backend.progress(native_id, 0)).saved is not None
-
-    await stage.until(held_and_saved, "it is held and has a checkpoint")
+    await stage.held_and_saved(native_id)
     first = await stage.backend.job(native_id)
     sick = first.nodes[1]
     before = await stage.backend.node(sick)
-    seen: set[frozenset[int]] = set()
-    looking = asyncio.create_task(look(stage, seen))
-    try:
+    async with looking(stage, "train") as seen:
         handed_in = await stage.cli("evidence", f"gamma/{sick}", "-", stdin=XID_79)
         assert handed_in.code == 0, handed_in.err
         view = await stage.trains("train", 2)
         running = await stage.backend.job(native_id)
         healed = await stage.result(f"node/gamma/{sick}")
-    finally:
-        looking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await looking
     assert healed == "repaired, checked and back at work"
     assert (running.phase, running.restarts, running.excluded) == (Phase.RUNNING, 1, (sick,))
     assert sick not in running.nodes
@@ -61,9 +52,20 @@ async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(
     assert not [t for t in taints if "gpu-runbooks" in t["key"]]
 
 
-async def look(stage: Stage, seen: set[frozenset[int]]) -> None:
-    """Which attempts have living ranks, all the time."""
-    while True:
-        alive = await asyncio.to_thread(stage.attempts_alive, "train")
-        seen.add(frozenset(alive))
-        await asyncio.sleep(0.2)
+@asynccontextmanager
+async def looking(stage: Stage, job: str) -> AsyncIterator[set[frozenset[int]]]:
+    """The attempts whose ranks were alive together, looked at all the time until the body has ended."""
+    seen: set[frozenset[int]] = set()
+
+    async def look() -> None:
+        while True:
+            seen.add(frozenset(await asyncio.to_thread(stage.attempts_alive, job)))
+            await asyncio.sleep(0.2)
+
+    task = asyncio.create_task(look())
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -69,6 +69,10 @@ class _Connector(aiohttp.TCPConnector):
 class _Rest(RESTClientObject):  # type: ignore[misc]
     """The client's connection pool on our connector, which is what its `_create_connector` is for."""
 
+    def __init__(self, configuration: Configuration) -> None:
+        super().__init__(configuration)
+        self._effective_retry_options = None  # retries are Temporal's, whatever the configuration says
+
     def _create_connector(self) -> aiohttp.TCPConnector:
         return _Connector(limit=self.maxsize, ssl=self.ssl_context)
 
@@ -96,7 +100,7 @@ class KubeApi:
     async def _configuration(self) -> Configuration:
         """Raises PermanentError for a file or a context that cannot be used."""
         made = Configuration()
-        made.retries = 0
+        made.retries = None  # 0 would mean without end to its retry client
         path = self.settings.kubeconfig
         try:
             if path is None:

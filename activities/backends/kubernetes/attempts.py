@@ -11,6 +11,7 @@ from activities.backends.kubernetes.jobs import JobOrders, own_affinity
 from activities.backends.kubernetes.jobview import JobRecord
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
+from activities.backends.power import Power
 from fleet.errors import NotFoundError, RefusedError
 from fleet.model import NativeJob, Phase
 from fleet.orders import StartOrder
@@ -21,8 +22,9 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 class Attempts:
     """`start_attempt` and `settle_attempt`."""
 
-    def __init__(self, orders: JobOrders) -> None:
+    def __init__(self, orders: JobOrders, power: Power) -> None:
         self.orders = orders
+        self.power = power
         self.api = orders.api
         self.view = orders.view
 
@@ -48,7 +50,7 @@ class Attempts:
             marks.REQUIRED: ",".join(order.require) or None,
             marks.OWN_AFFINITY: json.dumps(own or {}, sort_keys=True),
         }
-        await self._clear(record.pods)
+        await self._clear(record)
         await self.orders.release(record, words, node_affinity(own, order.require, avoid))
         return (await self.view.known_job(order.native_id)).job
 
@@ -61,13 +63,30 @@ class Attempts:
         if both:
             raise RefusedError(f"the order requires and excludes {', '.join(sorted(both))}")
 
-    async def _clear(self, pods: Sequence[PodRecord]) -> None:
+    async def _clear(self, record: JobRecord) -> None:
         """Lets go of the objects that were kept as proof. One that its kubelet never spoke of is on a node that is
         fenced by now; its controller would wait for it for ever, so its object is taken away."""
-        await self.orders.drop_proofs(pods)
-        for pod in pods:
-            if not pod.ended:
-                await self._remove(pod)
+        left = [pod for pod in record.pods if not pod.ended]
+        for pod in left:
+            await self._refuse_unfenced(record, pod)
+        await self.orders.drop_proofs(record.pods)
+        for pod in left:
+            await self._remove(pod)
+
+    async def _refuse_unfenced(self, record: JobRecord, pod: PodRecord) -> None:
+        """Receipts were asked for the nodes of attempts that ran whole, for only those were recorded. A rank of one
+        that never did, on a node that was lost meanwhile, is fenced only if its power reads off."""
+        if not pod.node:
+            return
+        started = {p.index for p in record.attempt(pod.generation) if p.has_started}
+        if len(started) >= record.newest.state.wanted:
+            return
+        if self.power.has_status and await self.power.is_off(pod.node):
+            return
+        raise RefusedError(
+            f"{pod.name} on {pod.node} is of an attempt that never ran whole, and its kubelet has not reported its "
+            f"end: power {pod.node} off, or wait until its kubelet answers"
+        )
 
     async def _remove(self, pod: PodRecord) -> None:
         body = {

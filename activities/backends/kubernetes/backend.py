@@ -55,7 +55,7 @@ class KubernetesBackend:
         hooks = Hooks(off=settings.power_off, on=settings.power_on, status=settings.power_status)
         self.power = Power(hooks, _environment, self.view.node, self.view.steadiness)
         self._jobs = JobOrders(self.api, self.view)
-        self._attempts = Attempts(self._jobs)
+        self._attempts = Attempts(self._jobs, self.power)
         self._submits = Submits(self.api, self.view)
         self._proofs = Proofs(self.view, self.power)
         self._nodes = NodeOrders(self.api, self.view, self.power)

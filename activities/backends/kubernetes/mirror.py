@@ -19,6 +19,8 @@ STREAM = 270.0
 """Seconds that one watch is asked to last; a third is random, lest all come back at once."""
 SLOWEST = 8.0
 """Seconds between two tries to reach an apiserver that is away."""
+SHORT = 1.0
+"""Seconds; a stream that ended sooner is not taken up at once, lest a proxy that cuts each one is flooded."""
 KEPT_GONE = 2000
 """Objects that were deleted are remembered, the newest so many: who was told of them wants to know that they went."""
 
@@ -87,9 +89,12 @@ class Mirror(Generic[T]):
             try:
                 if not version:
                     version = await self._list(path)
+                began = time.monotonic()
                 version = await self._watch(path, version)
                 pause = 0.2
                 self._failure = None
+                if time.monotonic() - began < SHORT:
+                    await asyncio.sleep(random.uniform(SHORT / 2, SHORT))  # noqa: S311 - jitter
             except FleetError as error:
                 self._failure = error
                 self._tell()
@@ -121,7 +126,9 @@ class Mirror(Generic[T]):
             raw = event.get("object", {})
             self._failure = None
             if event["type"] == "ERROR":
-                return "" if raw.get("code") in {410, 504, None} else version
+                if raw.get("code") == 410:
+                    return ""
+                raise TemporaryError(f"{self.what}: the watch ended with {raw.get('code')} {raw.get('message', '')}")
             version = raw["metadata"]["resourceVersion"]
             self._alive(path)
             if event["type"] == "BOOKMARK":

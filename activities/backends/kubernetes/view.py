@@ -30,13 +30,20 @@ FIRST_LIST = 30.0
 
 
 class Picture:
-    """Jobs, pods and nodes of one reading."""
+    """Jobs, pods and nodes of one reading. `age` is that of a watched one; None for one that was read just now."""
 
-    def __init__(self, objects: Sequence[JobObject], pods: Sequence[PodRecord], nodes: Sequence[NodeRecord]) -> None:
+    def __init__(
+        self,
+        objects: Sequence[JobObject],
+        pods: Sequence[PodRecord],
+        nodes: Sequence[NodeRecord],
+        age: float | None = None,
+    ) -> None:
         self.objects = objects
         self.pods = pods
         self.nodes = {node.name: node for node in nodes}
-        self.at = time.time()
+        self.live = age is None
+        self.at = time.time() - (age or 0.0)
 
 
 class ClusterView:
@@ -91,7 +98,8 @@ class ClusterView:
     def watched(self) -> Picture:
         """The watched picture as it is."""
         objects = [one for mirror in self.job_mirrors.values() for one in mirror.values()]
-        return Picture(objects, self.pod_mirror.values(), self.node_mirror.values())
+        age = max(mirror.age() for mirror in self.mirrors())
+        return Picture(objects, self.pod_mirror.values(), self.node_mirror.values(), age)
 
     def mirrors(self) -> list[Mirror[Any]]:
         """Everything that is followed."""
@@ -210,7 +218,8 @@ class ClusterView:
             for record in sorted(picture.nodes.values(), key=lambda r: r.name)
         )
         for facts in made:
-            self.steadiness.saw(facts.node, facts.responding, picture.at)
+            if picture.live or not facts.responding:  # what was not asked just now is no steady answer
+                self.steadiness.saw(facts.node, facts.responding, picture.at)
         return made
 
     def _native_ids(self, objects: Iterable[JobObject]) -> dict[tuple[str, str, str], str]:
