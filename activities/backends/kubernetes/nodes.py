@@ -47,7 +47,6 @@ class NodeOrders:
 
         def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
             nonlocal did
-            did = False
             if record.cordoned or record.isolation is not None:
                 return None
             did = True
@@ -62,7 +61,7 @@ class NodeOrders:
 
         await self._change(node, "isolate", decide)
         facts = await self.view.node(node)
-        if did:
+        if did and facts.op == op:
             await self.tell(node, "Isolated", reason)
         return facts
 
