@@ -135,6 +135,9 @@ class HealNode(Evacuation):
         if facts.foreign_drain:
             await self.ask_about_foreign_drain(facts)
             return
+        if facts.op not in {None, self.op}:
+            await self.leave_to_older_mark(facts)
+            return
         allowed = await self.allowed(
             policy.mode("isolate"),
             title=f"Isolate {self.inp.node}",
@@ -185,6 +188,29 @@ class HealNode(Evacuation):
         )
         if outcome.choice is not Choice.APPROVE:
             self.result = f"left alone: drained by somebody else ('{self.foreign}')"
+
+    async def leave_to_older_mark(self, facts: NodeFacts) -> None:
+        """An earlier runbook ended and left the node to a person, who is not woken again, unless a job waits."""
+        left = (
+            f"it carries the mark gpu-runbooks:{facts.op} of an earlier runbook that left it to a person; "
+            f"`runbook release {self.inp.cluster}/{self.inp.node}` gives it back"
+        )
+        if self.wants_fence:
+            outcome = await self.ask(
+                title=f"{self.inp.node} was left isolated, and {', '.join(self.wants_fence)} waits for its fence",
+                why=f"{self.why()} The node is not touched: {left}.",
+                steps=(
+                    "retry: isolate, fence and repair it, once it was given back",
+                    "abort: leave it; the job waits",
+                ),
+                options=(Choice.RETRY, Choice.ABORT),
+                default=Choice.ABORT,
+                cluster=self.inp.cluster,
+            )
+            if outcome.choice is Choice.RETRY:
+                await self.isolate()
+                return
+        self.result = f"left alone: {left}"
 
     async def repair(self) -> None:
         """The rung of the verdict. Requested is not done: proof is a newer boot."""

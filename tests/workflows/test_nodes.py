@@ -7,7 +7,7 @@ import pytest
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.model import NodeState, Phase
 from fleet.people import Choice
-from fleet.runbooks import HealRequestNote, Signal
+from fleet.runbooks import HealInput, HealRequestNote, Runbook, Signal
 from tests.workflows.conftest import Opener
 from tests.workflows.stage import WIDE, Stage
 
@@ -94,6 +94,29 @@ async def test_a_persons_drain_moves_no_job_and_wakes_nobody(stage: Stage) -> No
     assert stage.ops(target=node) == []
     assert not await stage.runs(f"node/alpha/{node}")
     assert (await stage.node(node)).foreign_drain
+
+
+async def test_a_node_that_an_earlier_runbook_left_isolated_is_left_alone_until_it_is_given_back(
+    stage: Stage,
+) -> None:
+    gate = stage.gates.set("node/alpha/alpha1", "reboot_node", "before")
+    line = stage.faults.gpu_lost("alpha1")
+    await stage.heal("alpha1", line)
+    await gate.wait()
+    await stage.handle("node/alpha/alpha1").cancel()
+    gate.open()
+    await stage.ended("node/alpha/alpha1")
+    done = stage.ops(target="alpha1")
+    await stage.heal("alpha1", line)
+    assert "`runbook release alpha/alpha1` gives it back" in await stage.result("node/alpha/alpha1")
+    assert stage.ops(target="alpha1") == done
+    waiting = HealInput(cluster="alpha", node="alpha1", request=HealRequestNote(fence_for="late", by="job/late"))
+    await stage.client.start_workflow(Runbook.HEAL, waiting, id="node/alpha/alpha1", task_queue="runbooks")
+    question = await stage.question("node/alpha/alpha1")
+    assert "late waits for its fence" in question.plan.title
+    await stage.alpha.give_back_all()
+    await stage.answer(question, Choice.RETRY)
+    assert "back at work" in await stage.result("node/alpha/alpha1")
 
 
 async def test_other_peoples_work_is_waited_for_and_never_stopped(wide_stage: Stage) -> None:
