@@ -113,8 +113,9 @@ class Stage:
 
     # -- jobs
 
-    async def apply(self, job: str, *, steps: int = 100_000, step_time: float = 0.1) -> str:
-        """A researcher's `kubectl apply` of a job that asks for supervision; returns its native id."""
+    async def apply(self, job: str, *words: str, steps: int = 100_000, step_time: float = 0.1) -> str:
+        """A researcher's `kubectl apply` of a job that asks for supervision; returns its native id. `words` go to the
+        training program."""
         made = self.lab.training_job(job, steps=steps)
         made["metadata"]["labels"] = {f"{TOKEN_PREFIX}supervise": "true"}
         made["metadata"]["annotations"] = {
@@ -124,9 +125,10 @@ class Stage:
             f"{TOKEN_PREFIX}generation-check": "yes",
         }
         rank = made["spec"]["template"]["spec"]["containers"][0]
-        words = [word for word in rank["args"] if word != "--no-generation-check"]
-        words[words.index("--step-time") + 1] = str(step_time)
-        rank["args"] = words
+        own = [word for word in rank["args"] if word != "--no-generation-check"]
+        own[own.index("--step-time") + 1] = str(step_time)
+        own += words
+        rank["args"] = own
         if RESTART.decode()[:-1] not in {e["name"] for e in rank["env"]}:
             source = {"fieldRef": {"fieldPath": f"metadata.annotations['{TOKEN_PREFIX}generation']"}}
             rank["env"].append({"name": RESTART.decode()[:-1], "valueFrom": source})
