@@ -1,7 +1,7 @@
 """`make test`: every group of tests in a process of its own, so that none can disturb another; any failure fails.
 
-Two lanes run side by side, for most tests wait more than they compute: one has the real Slurm clusters, the other has
-the rest. What a group said is printed when it has ended, and at the end how long each one took.
+Three lanes run side by side, for most tests wait more than they compute: real Slurm clusters, real Kubernetes
+clusters, and the rest. What a group said is printed when it has ended, and at the end how long each one took.
 """
 
 import os
@@ -14,20 +14,22 @@ from typing import NamedTuple
 
 LANES = (
     {
-        "contract": ("tests/contract", "-m", "not kubernetes"),
         "slurm": ("tests/slurm",),
         "runbooks on slurm": ("tests/runbooks_slurm",),
         "crash on slurm": ("tests/crash_slurm",),
+    },
+    {
+        "kubernetes": ("tests/kubernetes",),
+        "contract on kubernetes": ("tests/contract", "-m", "kubernetes"),
+        "runbooks on kubernetes": ("tests/runbooks_kubernetes",),
     },
     {
         "fast": ("tests/fleet", "tests/faults", "tests/agents", "tests/activities", "tests/sim"),
         "frame": ("tests/temporal", "tests/clients", "tests/bench", "tests/training"),
         "workflows": ("tests/workflows",),
         "workers": ("tests/workers",),
-        "kubernetes": ("tests/kubernetes",),
-        "contract on kubernetes": ("tests/contract", "-m", "kubernetes"),
-        "runbooks on kubernetes": ("tests/runbooks_kubernetes",),
         "crash": ("tests/crash",),
+        "contract": ("tests/contract", "-m", "not kubernetes"),
     },
 )
 LIMIT = 1200.0
@@ -94,7 +96,7 @@ def _said_until(process: subprocess.Popen[str], limit: float) -> str:
 
 
 def main() -> int:
-    """Runs both lanes and says what took longest."""
+    """Runs all lanes and says what took longest."""
     run = Run()
     signal.signal(signal.SIGINT, run.stop)
     signal.signal(signal.SIGTERM, run.stop)
@@ -103,7 +105,7 @@ def main() -> int:
         lane.start()
     for lane in lanes:
         lane.join()
-    print("\n== what took longest, two lanes side by side")
+    print("\n== what took longest, three lanes side by side")
     for done in sorted(run.done, key=lambda d: -d.seconds):
         print(f"{done.seconds:6.0f} s  {done.name:20} {'passed' if done.code == 0 else f'FAILED ({done.code})'}")
     missing = sum(map(len, LANES)) - len(run.done)
