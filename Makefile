@@ -11,8 +11,9 @@ RUN := $(UV) run --quiet
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-demo: setup ## One recovery from end to end, with the incident report (BACKEND=sim, or BACKEND=slurm for a real lab)
+demo: setup ## One recovery from end to end, with the incident report (BACKEND=sim; slurm or kubernetes: a real lab)
 	@if [ "$(BACKEND)" = slurm ]; then deploy/lab/packages.sh; fi
+	@if [ "$(BACKEND)" = kubernetes ]; then $(MAKE) --no-print-directory kubernetes-lab; fi
 	@$(RUN) runbook demo --backend $(BACKEND)
 
 test: setup slurm-packages kubernetes-lab lint ## Set up what the tests need (real components included) and run all of them

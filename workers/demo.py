@@ -1,11 +1,12 @@
 """`runbook demo`: a job trains, a GPU falls off the bus, the runbooks recover both, and the incident report ends it.
 
-The same on the embedded fleet and, with `--backend slurm`, on a real Slurm lab of this machine.
+The same on the embedded fleet and, with `--backend slurm` or `kubernetes`, on a real lab of this machine.
 """
 
 import asyncio
 import contextlib
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -19,13 +20,16 @@ LIMIT = 170.0
 """Seconds from the submit to the end; the whole demo must stay under three minutes."""
 
 
-def demo(*, backend: Literal["sim", "slurm"] = "sim", keep: bool = False, state: str | None = None) -> int:
+def demo(
+    *, backend: Literal["sim", "slurm", "kubernetes"] = "sim", keep: bool = False, state: str | None = None
+) -> int:
     """Show one recovery from end to end: server, worker, a job, XID 79, the report.
 
     Parameters
     ----------
     backend
         sim: the embedded fleet, nothing to install. slurm: two real private Slurm clusters (root, Debian's packages).
+        kubernetes: a real private cluster of three nodes, with the server and the worker in its own network (root).
     keep
         Leave the server (and the lab) running, to look around in the Temporal UI.
     state
@@ -38,7 +42,8 @@ def demo(*, backend: Literal["sim", "slurm"] = "sim", keep: bool = False, state:
     folder.mkdir(parents=True, exist_ok=True)
     console = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a polite end cleans up too
-    with (folder / "worker.log").open("a", encoding="utf-8") as log:
+    log = (folder / "worker.log").open("a", encoding="utf-8")
+    with log, _network(backend, folder, console, keep=keep):
         configure_logs(stream=log)
         stop_server(folder)
         for old in folder.glob("temporal.sqlite*"):
@@ -53,6 +58,25 @@ def demo(*, backend: Literal["sim", "slurm"] = "sim", keep: bool = False, state:
             else:
                 stop_server(folder)
     return 0 if ok else 1
+
+
+@contextlib.contextmanager
+def _network(backend: str, folder: Path, console: Console, *, keep: bool) -> Iterator[None]:
+    """The Kubernetes lab comes before the server and goes after it, for both live in its network namespace."""
+    if backend != "kubernetes":
+        yield
+        return
+    from workers.demo_kubernetes import close_lab, open_lab
+
+    console.print(
+        "starting a private Kubernetes cluster; it, the server and its UI are in a network of their own ..."
+    )
+    lab = open_lab(folder)
+    try:
+        yield
+    finally:
+        for line in close_lab(lab, folder, keep=keep):
+            console.print(line)
 
 
 async def _demo(backend: str, folder: Path, console: Console, *, keep: bool) -> bool:
@@ -70,6 +94,12 @@ async def _stage(backend: str, folder: Path, console: Console) -> Stage:
 
         console.print("starting two private Slurm clusters ...")
         return await SlurmStage.open(folder)
+    if backend == "kubernetes":
+        from workers.demo_kubernetes import KubernetesStage
+        from workers.demo_slurm import lab_root
+        from workers.lab_k8s import K8sLab
+
+        return KubernetesStage(K8sLab(lab_root(folder)), folder / "fleet.yaml")
     from workers.demo_sim import SimStage
 
     return SimStage(folder)
@@ -97,6 +127,5 @@ async def _on_stage(stage: Stage, folder: Path, console: Console) -> bool:
     finally:
         playing.cancel()
         stop.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await playing
+        await asyncio.wait({playing})  # an error of it is raised above; the worker ends in any case
         await working

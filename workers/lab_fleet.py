@@ -58,7 +58,7 @@ def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str
         lines += [
             f"    check: {_quoted(str(lab.check_pod(name)))}",
             f"    node_down_after: {NODE_GRACE}s",
-            f"    checkpoint_roots: {_list((EXAMPLE_ROOT,))}",
+            f"    checkpoint_roots: {_list((str(lab.jobs_folder), EXAMPLE_ROOT))}",
         ]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")

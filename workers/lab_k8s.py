@@ -101,6 +101,11 @@ class K8sLab:
         """Manifest of the pod that checks a node's GPUs."""
         return self.root / cluster / "check.yaml"
 
+    @property
+    def jobs_folder(self) -> Path:
+        """Checkpoints of jobs, at the same path on every node; the script removes it with the last cluster."""
+        return self.root / "_jobs"
+
     def command(self, *words: str) -> tuple[str, ...]:
         """Argument list of one verb, as `fleet.yaml` holds it too."""
         return (str(SCRIPT), "--root", str(self.root), *words)
