@@ -1,6 +1,7 @@
 """`make test`: every group of tests in a process of its own, so that none can disturb another; any failure fails.
 
-Two lanes run side by side, for most tests wait more than they compute. What a group said is printed when it has ended, and at the end how long each one took.
+Two lanes run side by side, for most tests wait more than they compute. What a group said is printed when it has
+ended, and at the end how long each one took.
 """
 
 import os
