@@ -116,9 +116,9 @@ class NodeActivities(Owner):
 
         async def ask_again(facts: NodeFacts) -> None:
             nonlocal asked_at
-            forgotten = facts.responding and facts.state is not NodeState.REBOOTING and facts.op == arg.op
+            forgotten = facts.responding and facts.state is not NodeState.REBOOTING
             if forgotten and time.monotonic() - asked_at > ASK_AGAIN:
-                await backend.reboot(arg.node, arg.op)
+                await backend.reboot(arg.node, arg.op)  # refused when the mark was forgotten, too
                 asked_at = time.monotonic()
 
         return await self._newer_boot(arg, ask_again)

@@ -263,7 +263,13 @@ class HealNode(Evacuation):
             )
         except StepFailed as failed:
             self.tell(f"the reboot did not succeed: {failed}")
-            await self.power_cycle()
+            facts = await self.facts_now()
+            if facts.op == self.op or facts.foreign_drain or not facts.responding:
+                await self.power_cycle()
+                return
+            await self.keep_isolated()  # the mark is gone: nothing is powered off in service
+            if not self.result:
+                await self.reboot()
             return
         await self.booted(facts)
 
