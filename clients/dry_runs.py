@@ -76,8 +76,7 @@ async def move(
 async def _refused(ref: jobs.JobRef, native: NativeJob) -> None:
     """Raises CliError where the job's runbook would refuse the order, or nothing is left to move."""
     if ref.handle is None:
-        if native.phase.ended:
-            raise CliError(f"{ref.job} has ended ({native.phase}); there is nothing to move. Submit it again")
+        jobs.refuse_ended(ref, native)
         return
     seen = await ref.handle.describe()
     for child in seen.raw_description.pending_children:

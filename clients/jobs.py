@@ -224,6 +224,12 @@ def _single(ref: JobRef, found: list[NativeJob]) -> NativeJob:
 # -- ordering
 
 
+def refuse_ended(ref: JobRef, native: NativeJob) -> None:
+    """Raises CliError for a job that no order can move any more."""
+    if native.phase.ended:
+        raise CliError(f"{ref.job} has ended ({native.phase}); there is nothing to move. Submit it again")
+
+
 async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str, exclude: tuple[str, ...]) -> Started:
     """A restart or a failover, through the job's runbook; a job without one is adopted, the caller's word is the
     consent. Raises Refused with the id of what is under way already."""
@@ -236,8 +242,7 @@ async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str,
         native = ref.native
         if native is None:
             raise CliError(f"{ref.job} is not in {ref.cluster} now")
-        if native.phase.ended:
-            raise CliError(f"{ref.job} has ended ({native.phase}); there is nothing to move. Submit it again")
+        refuse_ended(ref, native)
         accepted = await talk.update_with_start(
             client,
             Update.ORDER,

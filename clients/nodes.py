@@ -1,6 +1,7 @@
 """Nodes: evidence about one, its repair, and why we think what we think."""
 
 import time
+from collections.abc import Sequence
 
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
@@ -37,12 +38,24 @@ async def cluster_of(client: Client, text: str, policy: Policy | None) -> tuple[
     ref = node_ref(text)
     cluster = await checked_cluster(client, ref.cluster, policy)
     view = await read(client, api.READ_CLUSTER, api.PolicyIn(cluster=cluster), cluster)
+    return _node_in(view, cluster, ref.node), view
+
+
+async def check_nodes(client: Client, cluster: str, nodes: Sequence[str]) -> None:
+    """Raises CliError (usage) with the known names for one that the cluster does not have."""
+    if nodes:
+        view = await read(client, api.READ_CLUSTER, api.PolicyIn(cluster=cluster), cluster)
+        for node in nodes:
+            _node_in(view, cluster, node)
+
+
+def _node_in(view: api.ClusterView, cluster: str, node: str) -> NodeFacts:
     for facts in view.nodes:
-        if facts.node == ref.node:
-            return facts, view
+        if facts.node == node:
+            return facts
     known = sorted(f.node for f in view.nodes)
     shown = ", ".join(known[:30]) + (f" and {len(known) - 30} more" if len(known) > 30 else "")
-    raise usage(f"no node {ref.node!r} in {cluster}; known: {shown or 'none'}")
+    raise usage(f"no node {node!r} in {cluster}; known: {shown or 'none'}")
 
 
 # -- evidence

@@ -180,7 +180,7 @@ def _order(
     from clients.fleet_file import needed_policy, policy
     from clients.names import caller
     from clients.names import name as checked_name
-    from clients.nodes import facts_of
+    from clients.nodes import check_nodes
     from fleet.decision import Action
 
     action, by, screen = Action(want), caller(as_), common.screen
@@ -189,8 +189,7 @@ def _order(
 
     async def work(client: "Client") -> int:
         ref = await jobs.find_job(client, job, found)
-        for node in nodes:
-            await facts_of(client, f"{ref.cluster}/{node}", found)
+        await check_nodes(client, ref.cluster, nodes)
         if dry_run and found is not None:
             plan = await dry_runs.move(client, ref, action, by, reason, nodes, found)
             screen.one(plan, name=plan.id, page=render.dry_run_page(plan))

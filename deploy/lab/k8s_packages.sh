@@ -1,40 +1,8 @@
 #!/usr/bin/env bash
-# Debian's packages for the Kubernetes lab: a container runtime and small tools. In CI they are installed; outside CI a
-# person is asked first. No package may start a service of its own: a policy-rc.d that forbids it stands while apt runs.
+# Debian's packages for the Kubernetes lab: a container runtime and small tools.
 set -euo pipefail
+LAB=Kubernetes
 PACKAGES="containerd runc containernetworking-plugins busybox-static iproute2 iptables openssl util-linux"
-missing=()
-for program in containerd runc busybox ip iptables openssl unshare nsenter; do
-  PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("$program")
-done
-[ -x /usr/lib/cni/bridge ] || missing+=("/usr/lib/cni/bridge")
-if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
-how="apt-get install --no-install-recommends $PACKAGES"
-if [ "$(id -u)" != 0 ]; then
-  echo "real Kubernetes lab: ${missing[*]} missing; it needs root and: $how" >&2
-  exit 0
-fi
-if ! command -v apt-get >/dev/null; then
-  echo "real Kubernetes lab: ${missing[*]} missing, and this is no Debian; install containerd, runc, CNI plugins and a static busybox" >&2
-  exit 0
-fi
-if [ "${CI:-}" != true ]; then
-  if [ ! -t 0 ]; then
-    echo "real Kubernetes lab: ${missing[*]} missing; install them with: $how (or set CI=true)" >&2
-    exit 0
-  fi
-  read -r -p "Install Debian's packages for the Kubernetes lab ($PACKAGES)? No service is started. [y/N] " answer
-  case "$answer" in y | Y | yes) ;; *) exit 0 ;; esac
-fi
-policy=/usr/sbin/policy-rc.d
-made=""
-if [ ! -e "$policy" ]; then
-  printf '#!/bin/sh\nexit 101\n' >"$policy"
-  chmod 755 "$policy"
-  made=yes
-fi
-trap '[ -z "$made" ] || rm -f "$policy"' EXIT
-export DEBIAN_FRONTEND=noninteractive
-apt-get update -qq </dev/null
-# shellcheck disable=SC2086  # a list of packages
-apt-get install -y -qq --no-install-recommends $PACKAGES </dev/null
+PROGRAMS="containerd runc busybox ip iptables openssl unshare nsenter /usr/lib/cni/bridge"
+ELSEWHERE="install containerd, runc, CNI plugins and a static busybox"
+. "$(dirname "${BASH_SOURCE[0]}")/debian.sh"
