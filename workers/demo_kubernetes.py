@@ -17,7 +17,7 @@ from workers.demo_stage import JOB, TOTAL_STEPS, comment
 from workers.fleets import ALL_AUTO
 from workers.lab_fleet import EXAMPLE_ROOT, write_k8s_fleet
 from workers.lab_k8s import K8sLab
-from workers.lab_slurm import DEPLOY
+from workers.lab_place import DEPLOY
 from workers.lab_traces import processes
 
 CLUSTER = "gamma"

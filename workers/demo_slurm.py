@@ -13,7 +13,8 @@ from fleet.errors import PermanentError
 from workers.demo_stage import JOB, TOTAL_STEPS, comment
 from workers.fleets import ALL_AUTO
 from workers.lab_fleet import write_fleet
-from workers.lab_slurm import DEFAULT_REQUEUE, DEPLOY, SlurmLab, default_root
+from workers.lab_place import DEPLOY, default_root
+from workers.lab_slurm import DEFAULT_REQUEUE, SlurmLab
 
 CLUSTERS = ("alpha", "beta")
 NODES = 4

@@ -3,16 +3,17 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from clients.embedded import home
 from clients.output import Screen
-from fleet.errors import InvalidInputError
 from workers.lab_events import Events
-from workers.lab_fleet import check_fleet_file, lab_of_fleet, write_fleet
-from workers.lab_slurm import DEFAULT_REQUEUE, DEPLOY, LabCluster, SlurmLab, default_root
+from workers.lab_fleet import check_fleet_file, write_fleet
+from workers.lab_place import DEPLOY, default_root
+from workers.lab_slurm import DEFAULT_REQUEUE, LabCluster, SlurmLab
+from workers.lab_words import Output, State, indented, names_of, root_option, take_down
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,10 +29,7 @@ lab.command(
 lab.command("workers.lab_k8s_commands:shell", name="shell", help="Enter the Kubernetes lab's network namespace.")
 
 Root = Annotated[Path | None, Parameter(help="Folder of the lab, a short path; default /tmp/gpu-runbooks-lab-UID.")]
-State = Annotated[str | None, Parameter(help="Folder of fleet.yaml; default $GPU_RUNBOOKS_HOME or ./.runbook.")]
-Output = Annotated[
-    Literal["table", "json"], Parameter(name=["--output", "-o"], help="table for people, json with stable keys.")
-]
+EXAMPLE = "alpha,beta"
 
 EVENTS = Events(
     command="runbook lab slurm",
@@ -82,7 +80,7 @@ def up(
     requeue_delay
         Slurm's cred_expire in seconds: how long Slurm itself keeps a requeued job waiting. Default 120, as Slurm's.
     """
-    names = _names(clusters)
+    names = names_of(clusters, EXAMPLE)
     place = SlurmLab(root or default_root())
     fleet = home(state) / "fleet.yaml"
     check_fleet_file(fleet, place.root)
@@ -112,25 +110,9 @@ def down(*, clusters: str | None = None, root: Root = None, state: State = None,
     clusters
         Names, separated by commas; default all of the lab.
     """
-    place = SlurmLab(root or default_root())
-    screen = Screen(output)
-    left = place.down(_names(clusters) if clusters else None)
-    fleet = home(state) / "fleet.yaml"
-    if not place.known() and lab_of_fleet(fleet) == place.root:
-        fleet.unlink()
-        screen.note(f"{fleet} removed with its lab")
-    if output == "json":
-        screen.data(left)
-    elif not left.clusters:
-        screen.line(f"no cluster under {place.root}; nothing to remove")
-    else:
-        screen.line(f"removed: {', '.join(left.clusters)} ({left.ended} processes ended)")
-        screen.line("left behind: " + ("no process, no mount, no namespace" if left.clean else "see below"))
-    for line in (*left.processes, *left.mounts):
-        screen.note(f"LEFT {line}")
-    if left.namespaces:
-        screen.note(f"LEFT {left.namespaces} PID namespaces of nodes")
-    return 0 if left.clean else 1
+    names = names_of(clusters, EXAMPLE) if clusters else None
+    place, fleet = SlurmLab(root or default_root()), home(state) / "fleet.yaml"
+    return take_down(place, names, fleet, output, nothing="no process, no mount, no namespace")
 
 
 @slurm.command
@@ -177,34 +159,19 @@ def event(
     return 0
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise InvalidInputError("name at least one cluster, e.g. --clusters alpha,beta")
-    return names
-
-
 def _next_steps(screen: Screen, place: SlurmLab, names: Sequence[str], fleet: Path, state: str | None) -> None:
     job = DEPLOY / "training" / "job.sbatch"
     option = f" --state {shlex.quote(state)}" if state else ""
-    first = names[0]
+    first, root = names[0], root_option(place, "lab")
     screen.line("")
     screen.line("next, in one terminal:")
-    _indented(screen, f"runbook dev --fleet {shlex.quote(str(fleet))}{option}")
+    indented(screen, f"runbook dev --fleet {shlex.quote(str(fleet))}{option}")
     screen.line("and in another one:")
-    _indented(screen, f"export SLURM_CONF={place.conf(first)}")
-    _indented(screen, f"TRAIN={DEPLOY / 'training' / 'train.py'} sbatch --output={place.jobs_folder}/%x-%j.out {job}")
-    _indented(screen, f"runbook lab slurm event {first} crash {first}2{_root_option(place)}")
-    _indented(screen, "runbook watch llm-demo")
-    screen.line(f"at the end: runbook lab slurm down{_root_option(place)}{option}")
-
-
-def _indented(screen: Screen, text: str) -> None:
-    screen.out.print(f"  {text}", soft_wrap=True)
-
-
-def _root_option(place: SlurmLab) -> str:
-    return "" if place.root == default_root() else f" --root {shlex.quote(str(place.root))}"
+    indented(screen, f"export SLURM_CONF={place.conf(first)}")
+    indented(screen, f"TRAIN={DEPLOY / 'training' / 'train.py'} sbatch --output={place.jobs_folder}/%x-%j.out {job}")
+    indented(screen, f"runbook lab slurm event {first} crash {first}2{root}")
+    indented(screen, "runbook watch llm-demo")
+    screen.line(f"at the end: runbook lab slurm down{root}{option}")
 
 
 def _table(found: Sequence[LabCluster]) -> "Table":

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fleet.errors import RefusedError
 from workers.lab_k8s import NODE_GRACE, K8sLab
-from workers.lab_slurm import DEPLOY, SlurmLab
+from workers.lab_place import DEPLOY, Lab
+from workers.lab_slurm import SlurmLab
 
 EXAMPLE_ROOT = "/tmp/llm-demo"  # noqa: S108 - as in the example job of deploy/lab/training
 K8S_MARKER = "# written by `runbook lab k8s up`; it may be overwritten and removed by `runbook lab`"
@@ -34,8 +35,7 @@ def written_by_us(file: Path) -> bool:
 
 def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) -> None:
     """Policy of the lab's clusters: power hook, check program, every step automatic. Raises RefusedError."""
-    check_fleet_file(file)
-    lines = [MARKER, f"# lab: {lab.root}", "version: 1", "clusters:"]
+    lines = []
     for name in clusters:
         lines += [f"  {name}:", "    kind: slurm", f"    conf: {_quoted(str(lab.conf(name)))}", "    power:"]
         lines += _power(lab, name)
@@ -44,14 +44,12 @@ def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) 
             f"    check: {_list(check)}",
             f"    checkpoint_roots: {_list((str(lab.jobs_folder), EXAMPLE_ROOT))}",
         ]
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
+    _write(file, MARKER, lab, lines, modes)
 
 
 def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str) -> None:
     """Policy of the lab's Kubernetes clusters: kubeconfig, power hook, every step automatic. Raises RefusedError."""
-    check_fleet_file(file)
-    lines = [K8S_MARKER, f"# lab: {lab.root}", "version: 1", "clusters:"]
+    lines = []
     for name in clusters:
         lines += [f"  {name}:", "    kind: kubernetes", f"    kubeconfig: {_quoted(str(lab.kubeconfig(name)))}"]
         lines += [f"    context: {name}", "    power:", *_power(lab, name)]
@@ -60,11 +58,17 @@ def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str
             f"    node_down_after: {NODE_GRACE}s",
             f"    checkpoint_roots: {_list((str(lab.jobs_folder), EXAMPLE_ROOT))}",
         ]
+    _write(file, K8S_MARKER, lab, lines, modes)
+
+
+def _write(file: Path, marker: str, lab: Lab, clusters: Sequence[str], modes: str) -> None:
+    check_fleet_file(file)
     file.parent.mkdir(parents=True, exist_ok=True)
+    lines = (marker, f"# lab: {lab.root}", "version: 1", "clusters:", *clusters)
     file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
 
 
-def _power(lab: SlurmLab | K8sLab, cluster: str) -> list[str]:
+def _power(lab: Lab, cluster: str) -> list[str]:
     return [
         f"      {key}: {_list(lab.command(verb, cluster, '{node}'))}"
         for key, verb in (("off", "power-off"), ("on", "power-on"), ("status", "power-status"))

@@ -1,24 +1,21 @@
 """Private Kubernetes clusters on this machine: built, started, looked at and removed through `deploy/lab/k8s_lab.sh`.
 
-The script is a program beside us: it is called with argument lists and never imported. It keeps all clusters of one
-root in a network namespace of their own and enters it by itself.
+The script keeps all clusters of one root in a network namespace of their own and enters it by itself.
 """
 
-import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from fleet.errors import PermanentError, RefusedError
 from fleet.model import Value
-from workers.lab_slurm import DEPLOY
-from workers.lab_traces import Leftovers, cgroups, marked_namespaces, mounts, naming, pid_namespaces
+from workers.lab_place import DEPLOY, Lab
+from workers.lab_traces import cgroups
 
 SCRIPT = DEPLOY / "k8s_lab.sh"
 BUILD = DEPLOY / "k8s" / "build.py"
@@ -87,11 +84,14 @@ class K8sCluster(Value):
     fake_nodes: int = 0
 
 
-class K8sLab:
-    """The clusters under one root folder. Every method blocks."""
+class K8sLab(Lab):
+    """The Kubernetes clusters under one root folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+    script = SCRIPT
+    limit = LIMIT
+    node_mark = "k8s-lab-node"
+    daemons = _DAEMONS
+    own_folders = ("_images",)
 
     def kubeconfig(self, cluster: str) -> Path:
         """The admin's; its one context has the cluster's name."""
@@ -105,20 +105,6 @@ class K8sLab:
     def jobs_folder(self) -> Path:
         """Checkpoints of jobs, at the same path on every node; the script removes it with the last cluster."""
         return self.root / "_jobs"
-
-    def command(self, *words: str) -> tuple[str, ...]:
-        """Argument list of one verb, as `fleet.yaml` holds it too."""
-        return (str(SCRIPT), "--root", str(self.root), *words)
-
-    def call(self, *words: str) -> str:
-        """One verb's output. Raises PermanentError with the script's own words when it fails."""
-        done = subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=LIMIT, check=False, stdin=subprocess.DEVNULL
-        )
-        if done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip()).replace("k8s_lab: ", "")
-            raise PermanentError(said or f"{words[0]} ended with {done.returncode}")
-        return done.stdout
 
     def enter(self, command: Sequence[str], known: Sequence[str]) -> None:
         """Becomes a shell, or the command, in the lab's network. Never returns; raises RefusedError without a lab."""
@@ -144,16 +130,7 @@ class K8sLab:
                 f"Where its packages are missing too: {PACKAGES}"
             )
         build()
-        try:
-            self.call("check")
-        except PermanentError as error:
-            raise PermanentError(
-                f"{error}\n`{DEPLOY / 'k8s_packages.sh'}` does that too, and lets no package start a service"
-            ) from error
-
-    def known(self) -> dict[str, str]:
-        """name -> running or stopped."""
-        return dict(line.split() for line in self.call("list").splitlines()) if self.root.is_dir() else {}
+        self._script_is_ready("k8s_packages.sh")
 
     def up(
         self, clusters: Sequence[str], *, nodes: int = 2, gpus: int = 8, fake_nodes: int = 0, keep: bool = False
@@ -162,20 +139,10 @@ class K8sLab:
 
         Raises PermanentError with the script's words; then none that this call started is left.
         """
-        self._own_root()
-        running = {name for name, state in self.known().items() if state == "running"}
-        wanted = [name for name in clusters if name not in running]
         words = ("-n", str(nodes), "-g", str(gpus), *(("-k",) if keep else ()))
-        with ThreadPoolExecutor(max_workers=max(len(wanted), 1)) as pool:
-            calls = {name: pool.submit(self._start, name, words, fake_nodes, gpus) for name in wanted}
-        failed = {name: call.exception() for name, call in calls.items() if call.exception() is not None}
-        if failed:
-            for name in wanted:
-                with contextlib.suppress(PermanentError):  # the first error is the one to tell
-                    self.call("rm", name)
-            name, error = next(iter(failed.items()))
-            raise PermanentError(f"{name} did not start: {error}") from error
-        return tuple(wanted)
+        return self._start_all(
+            {name: partial(self._start, name, words, fake_nodes, gpus) for name in self._to_start(clusters)}
+        )
 
     def _start(self, name: str, words: Sequence[str], fake_nodes: int, gpus: int) -> None:
         self.call("start", name, *words)
@@ -185,58 +152,18 @@ class K8sLab:
     # -- looking
 
     def status(self) -> tuple[K8sCluster, ...]:
-        """Every cluster, all asked at once: a frozen apiserver delays none but its own line."""
-        known = self.known()
-        with ThreadPoolExecutor(max_workers=max(len(known), 1)) as pool:
-            said = dict(zip(known, pool.map(lambda name: self.call("status", name), known), strict=True))
-        return tuple(
-            parse_status(name, "running" if known[name] == "running" else "stopped", str(self.kubeconfig(name)), text)
-            for name, text in said.items()
+        """Every cluster as it is now."""
+        return self._states(
+            lambda name, state, text: parse_status(
+                name, "running" if state == "running" else "stopped", str(self.kubeconfig(name)), text
+            )
         )
 
     # -- down
 
-    def down(self, clusters: Sequence[str] | None = None) -> Leftovers:
-        """Removes the clusters (all without names) and looks whether anything of them is left.
-
-        Raises RefusedError for a name that is not here, before anything is removed.
-        """
-        known = self.known()
-        names = tuple(clusters or known)
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            here = ", ".join(known) or "none"
-            raise RefusedError(f"no cluster {', '.join(unknown)} under {self.root}; there are: {here}")
-        marks = tuple(f"k8s-lab-node:{self.root / name}:" for name in names)
-        before = marked_namespaces(marks)
-        pids = {pid for pid, inode in pid_namespaces().items() if inode in before} | set(self._daemons(names))
-        for name in names:
-            self.call("rm", name)
-        self._tidy()
-        return Leftovers(
-            clusters=names,
-            ended=len(pids),
-            processes=tuple(self._daemons(names).values()),
-            mounts=tuple(line for line in mounts() if any(f" {self.root / name}/" in line for name in names)),
-            namespaces=len(before & set(pid_namespaces().values())),
-            cgroups=tuple(path for name in names for path in self.cgroups(name)),
-        )
-
-    def _own_root(self) -> None:
-        """Makes the root. Raises RefusedError for one of somebody else: its name in /tmp can be foreseen."""
-        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if self.root.lstat().st_uid != os.geteuid():
-            raise RefusedError(f"{self.root} belongs to somebody else; give another folder with --root")
-
-    def _tidy(self) -> None:
-        """The root goes with its last cluster; files that are not the lab's keep it."""
-        if self.root.is_dir() and not self.known():
-            shutil.rmtree(self.root / "_images", ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self.root.rmdir()
-
-    def _daemons(self, clusters: Sequence[str]) -> dict[int, str]:
-        return naming((f"{self.root / name}" for name in clusters), _DAEMONS)
+    def mounted(self, cluster: str) -> str:
+        """Below its folder: nothing is mounted on the folder itself."""
+        return f"{super().mounted(cluster)}/"
 
 
 def build(*, check_only: bool = False) -> str:

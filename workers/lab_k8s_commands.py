@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
@@ -11,9 +11,10 @@ from clients.embedded import home
 from clients.output import Screen
 from fleet.errors import InvalidInputError
 from workers.lab_events import Events
-from workers.lab_fleet import check_fleet_file, lab_of_fleet, write_k8s_fleet
+from workers.lab_fleet import check_fleet_file, write_k8s_fleet
 from workers.lab_k8s import CONTROLLERS, MOST_FAKE_NODES, MOST_NODES, K8sCluster, K8sLab
-from workers.lab_slurm import DEPLOY, default_root
+from workers.lab_place import DEPLOY, default_root
+from workers.lab_words import Output, State, indented, names_of, root_option, take_down
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,10 +22,7 @@ if TYPE_CHECKING:
 k8s = App(name="k8s", help="Real Kubernetes: control planes, kubelets, containers, power and faults. Needs root.")
 
 Root = Annotated[Path | None, Parameter(help="Folder of the lab, a short path; default /tmp/gpu-runbooks-k8s-UID.")]
-State = Annotated[str | None, Parameter(help="Folder of fleet.yaml; default $GPU_RUNBOOKS_HOME or ./.runbook.")]
-Output = Annotated[
-    Literal["table", "json"], Parameter(name=["--output", "-o"], help="table for people, json with stable keys.")
-]
+EXAMPLE = "gamma,delta"
 
 EVENTS = Events(
     command="runbook lab k8s",
@@ -82,7 +80,7 @@ def up(
     controllers
         Controllers of job kinds: jobset, kueue. Not to be had yet.
     """
-    names = names_of(clusters)
+    names = names_of(clusters, EXAMPLE)
     check_numbers(nodes, gpus, fake_nodes)
     check_controllers(controllers)
     place = K8sLab(root or default_root("k8s"))
@@ -115,26 +113,9 @@ def down(*, clusters: str | None = None, root: Root = None, state: State = None,
     clusters
         Names, separated by commas; default all of the lab.
     """
-    place = K8sLab(root or default_root("k8s"))
-    screen = Screen(output)
-    left = place.down(names_of(clusters) if clusters else None)
-    fleet = home(state) / "fleet.yaml"
-    if not place.known() and lab_of_fleet(fleet) == place.root:
-        fleet.unlink()
-        screen.note(f"{fleet} removed with its lab")
-    if output == "json":
-        screen.data(left)
-    elif not left.clusters:
-        screen.line(f"no cluster under {place.root}; nothing to remove")
-    else:
-        screen.line(f"removed: {', '.join(left.clusters)} ({left.ended} processes ended)")
-        clean = "no process, no mount, no namespace, no cgroup"
-        screen.line(f"left behind: {clean if left.clean else 'see below'}")
-    for line in (*left.processes, *left.mounts, *left.cgroups):
-        screen.note(f"LEFT {line}")
-    if left.namespaces:
-        screen.note(f"LEFT {left.namespaces} PID namespaces of nodes")
-    return 0 if left.clean else 1
+    names = names_of(clusters, EXAMPLE) if clusters else None
+    place, fleet = K8sLab(root or default_root("k8s")), home(state) / "fleet.yaml"
+    return take_down(place, names, fleet, output, nothing="no process, no mount, no namespace, no cgroup")
 
 
 @k8s.command
@@ -187,14 +168,6 @@ def shell(*command: Annotated[str, Parameter(allow_leading_hyphen=True)], root: 
     return 1
 
 
-def names_of(text: str) -> tuple[str, ...]:
-    """Raises InvalidInputError for an empty list."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if not names:
-        raise InvalidInputError("name at least one cluster, e.g. --clusters gamma,delta")
-    return names
-
-
 def check_numbers(nodes: int, gpus: int, fake_nodes: int) -> None:
     """Raises InvalidInputError with the range that is allowed."""
     given = (("nodes", nodes, MOST_NODES), ("gpus", gpus, 99), ("fake-nodes", fake_nodes, MOST_FAKE_NODES))
@@ -216,26 +189,18 @@ def check_controllers(text: str) -> None:
 
 def _next_steps(screen: Screen, place: K8sLab, names: Sequence[str], fleet: Path, state: str | None) -> None:
     option = f" --state {shlex.quote(state)}" if state else ""
-    root = root_option(place)
+    root = root_option(place, "k8s")
     first = names[0]
     screen.line("")
     screen.line("the clusters are reached only in their own network namespace; in one terminal:")
-    _indented(screen, f"runbook lab shell{root} -- runbook dev --fleet {shlex.quote(str(fleet))}{option}")
+    indented(screen, f"runbook lab shell{root} -- runbook dev --fleet {shlex.quote(str(fleet))}{option}")
     screen.line("and in another one:")
-    _indented(screen, f"runbook lab shell{root}")
+    indented(screen, f"runbook lab shell{root}")
     job = DEPLOY / "training" / "job.yaml"
-    _indented(screen, f"kubectl --context {first} apply -f {shlex.quote(str(job))}")
-    _indented(screen, f"runbook lab k8s event {first} crash {first}-n2{root}")
-    _indented(screen, "runbook watch llm-demo")
+    indented(screen, f"kubectl --context {first} apply -f {shlex.quote(str(job))}")
+    indented(screen, f"runbook lab k8s event {first} crash {first}-n2{root}")
+    indented(screen, "runbook watch llm-demo")
     screen.line(f"at the end: runbook lab k8s down{root}{option}")
-
-
-def _indented(screen: Screen, text: str) -> None:
-    screen.out.print(f"  {text}", soft_wrap=True)
-
-
-def root_option(place: K8sLab) -> str:
-    return "" if place.root == default_root("k8s") else f" --root {shlex.quote(str(place.root))}"
 
 
 def _table(found: Sequence[K8sCluster]) -> "Table":

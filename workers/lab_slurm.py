@@ -1,25 +1,18 @@
-"""Private Slurm clusters on this machine: started, looked at and removed through `deploy/lab/slurm_lab.sh`.
+"""Private Slurm clusters on this machine: started, looked at and removed through `deploy/lab/slurm_lab.sh`."""
 
-The script is a program beside us: it is called with argument lists and never imported.
-"""
-
-import contextlib
 import os
 import random
 import re
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from fleet.errors import PermanentError, RefusedError
+from fleet.errors import PermanentError
 from fleet.model import Value
-from workers.lab_traces import Leftovers, marked_namespaces, mounts, naming, pid_namespaces
+from workers.lab_place import DEPLOY, Lab
 
-DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "lab"
 SCRIPT = DEPLOY / "slurm_lab.sh"
 PACKAGES = "apt-get install --no-install-recommends slurmctld slurmd slurm-client munge util-linux"
 PORTS = range(17000, 20000)
@@ -32,11 +25,6 @@ JOBS = "_jobs"
 """Folder under the root for what jobs of the lab write; no cluster can have this name."""
 
 _DAEMONS = frozenset({"slurmctld", "slurmd", "slurmstepd", "munged", "bash", "unshare", "setsid", "sleep"})
-
-
-def default_root(purpose: str = "lab") -> Path:
-    """Short, for a munge socket's path may have 107 characters, and one for each user."""
-    return Path(f"/tmp/gpu-runbooks-{purpose}-{os.getuid()}")  # noqa: S108 - the script checks whose it is
 
 
 class LabNode(Value):
@@ -65,11 +53,14 @@ class LabCluster(Value):
     nodes: tuple[LabNode, ...] = ()
 
 
-class SlurmLab:
-    """The clusters under one root folder. Every method blocks."""
+class SlurmLab(Lab):
+    """The Slurm clusters under one root folder."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.absolute()
+    script = SCRIPT
+    limit = LIMIT
+    node_mark = "slurm-lab-node"
+    daemons = _DAEMONS
+    own_folders = (JOBS,)
 
     def conf(self, cluster: str) -> Path:
         return self.root / cluster / "etc" / "slurm.conf"
@@ -77,22 +68,6 @@ class SlurmLab:
     @property
     def jobs_folder(self) -> Path:
         return self.root / JOBS
-
-    def command(self, *words: str) -> tuple[str, ...]:
-        """Argument list of one verb, as `fleet.yaml` holds it too."""
-        return (str(SCRIPT), "--root", str(self.root), *words)
-
-    def call(self, *words: str) -> str:
-        """One verb's output. Raises PermanentError with the script's own words when it fails."""
-        done = subprocess.run(
-            self.command(*words), capture_output=True, text=True, timeout=LIMIT, check=False, stdin=subprocess.DEVNULL
-        )
-        if done.returncode != 0:
-            said = (done.stderr.strip() or done.stdout.strip()).replace("slurm_lab: ", "")
-            raise PermanentError(said or f"{words[0]} ended with {done.returncode}")
-        return done.stdout
-
-    # -- up
 
     def check(self) -> None:
         """Raises PermanentError, with the command that mends it, when no cluster can start on this machine."""
@@ -103,16 +78,7 @@ class SlurmLab:
                 "the Slurm lab needs root (namespaces, device files): run it again with sudo -E. "
                 f"Where its packages are missing too: {PACKAGES}"
             )
-        try:
-            self.call("check")
-        except PermanentError as error:
-            raise PermanentError(
-                f"{error}\n`{DEPLOY / 'packages.sh'}` does that too, and lets no package start a service"
-            ) from error
-
-    def known(self) -> dict[str, str]:
-        """name -> running or stopped."""
-        return dict(line.split() for line in self.call("list").splitlines()) if self.root.is_dir() else {}
+        self._script_is_ready("packages.sh")
 
     def up(
         self, clusters: Sequence[str], *, nodes: int = 6, gpus: int = 8, requeue_delay: int = DEFAULT_REQUEUE
@@ -121,82 +87,22 @@ class SlurmLab:
 
         Raises PermanentError with the script's words; then none that this call started is left.
         """
-        self._own_root()
-        running = {name for name, state in self.known().items() if state == "running"}
-        wanted = [name for name in clusters if name not in running]
+        wanted = self._to_start(clusters)
         words = ("-n", str(nodes), "-g", str(gpus), "-r", str(requeue_delay))
         ports = iter(free_blocks(len(wanted), nodes + 1))
-        starts = {name: ("start", name, "-p", str(next(ports)), *words) for name in wanted}
-        with ThreadPoolExecutor(max_workers=max(len(wanted), 1)) as pool:
-            calls = {name: pool.submit(self.call, *start) for name, start in starts.items()}
-        failed = {name: call.exception() for name, call in calls.items() if call.exception() is not None}
-        if failed:
-            for name in wanted:
-                with contextlib.suppress(PermanentError):  # the first error is the one to tell
-                    self.call("rm", name)
-            name, error = next(iter(failed.items()))
-            raise PermanentError(f"{name} did not start: {error}") from error
+        started = self._start_all(
+            {name: partial(self.call, "start", name, "-p", str(next(ports)), *words) for name in wanted}
+        )
         self.jobs_folder.mkdir(exist_ok=True)
-        return tuple(wanted)
-
-    # -- looking
+        return started
 
     def status(self) -> tuple[LabCluster, ...]:
-        """Every cluster, all asked at once: a frozen controller delays none but its own line."""
-        known = self.known()
-        with ThreadPoolExecutor(max_workers=max(len(known), 1)) as pool:
-            said = dict(zip(known, pool.map(lambda name: self.call("status", name), known), strict=True))
-        return tuple(
-            parse_status(name, "running" if known[name] == "running" else "stopped", str(self.conf(name)), text)
-            for name, text in said.items()
+        """Every cluster as it is now."""
+        return self._states(
+            lambda name, state, text: parse_status(
+                name, "running" if state == "running" else "stopped", str(self.conf(name)), text
+            )
         )
-
-    # -- down
-
-    def down(self, clusters: Sequence[str] | None = None) -> Leftovers:
-        """Removes the clusters (all without names) and looks whether anything of them is left.
-
-        Raises RefusedError for a name that is not here, before anything is removed.
-        """
-        known = self.known()
-        names = tuple(clusters or known)
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            here = ", ".join(known) or "none"
-            raise RefusedError(f"no cluster {', '.join(unknown)} under {self.root}; there are: {here}")
-        before = self._namespaces(names)
-        pids = [pid for pid, inode in pid_namespaces().items() if inode in before] + list(self._daemons(names))
-        for name in names:
-            self.call("rm", name)
-        self._tidy()
-        return Leftovers(
-            clusters=names,
-            ended=len(set(pids)),
-            processes=tuple(self._daemons(names).values()),
-            mounts=tuple(line for line in mounts() if any(f" {self.root / name}" in line for name in names)),
-            namespaces=len(before & set(pid_namespaces().values())),
-        )
-
-    def _own_root(self) -> None:
-        """Makes the root. Raises RefusedError for one of somebody else: its name in /tmp can be foreseen."""
-        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if self.root.lstat().st_uid != os.geteuid():
-            raise RefusedError(f"{self.root} belongs to somebody else; give another folder with --root")
-
-    def _tidy(self) -> None:
-        """The root goes with its last cluster, and what jobs wrote there; files that are not the lab's keep it."""
-        if self.root.is_dir() and not self.known():
-            shutil.rmtree(self.jobs_folder, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self.root.rmdir()
-
-    def _namespaces(self, clusters: Iterable[str]) -> set[str]:
-        """PID namespaces of the clusters' nodes, by their first processes."""
-        return marked_namespaces(tuple(f"slurm-lab-node:{self.root / name}:" for name in clusters))
-
-    def _daemons(self, clusters: Iterable[str]) -> dict[int, str]:
-        """Processes of the clusters by their command lines: daemons, node shells, the watcher of reboots."""
-        return naming((f"{self.root / name}" for name in clusters), _DAEMONS)
 
 
 # -- reading
