@@ -1,16 +1,9 @@
 """What a scenario has in its hands: a real cluster, the runbooks over it, a person's commands, and the truth."""
 
-import asyncio
-import inspect
-import os
-import subprocess
-import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, cast
 
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities.backends.factory import make_backend
@@ -18,15 +11,13 @@ from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.runtime import Runtime
 from activities.store import AsyncHistoryStore
 from clients.connection import connect
-from clients.embedded import HOME_VARIABLE
-from fleet.identity import TOKEN_PREFIX, job_workflow_id
+from fleet.identity import TOKEN_PREFIX
 from fleet.policy import Step
 from fleet.policy_file import parse_policy
-from fleet.runbooks import VIEW, View
-from tests.clients.stage import RUNBOOK, Ran
 from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster, rank_pids
-from tests.workflows.stage import make_namespace, text_of
+from tests.real_stage import RealStage
+from tests.workflows.stage import make_namespace
 from workers.worker import make_workers, start_watching, store_url
 
 LIMITS = {"settle": "5s", "in_place_delays": "[0s]", "checkpoint_grace": "20s", "run_timeout": "2m"}
@@ -35,14 +26,15 @@ PATIENCE = 120.0
 RESTART = b"GPU_RUNBOOKS_RESTART="
 
 
-class Stage:
+class Stage(RealStage):
     """One scenario's world."""
 
+    patience = ends_within = PATIENCE
+    look_every = 0.3
+
     def __init__(self, client: Client, folder: Path, lab: Cluster, kubeconfig: Path) -> None:
-        self.client = client
-        self.folder = folder
+        super().__init__(client, folder)
         self.lab = lab
-        self.policy_file = folder / "fleet.yaml"
         self._working = AsyncExitStack()
         self._write_policy(kubeconfig)
         policy = parse_policy(self.policy_file.read_text(), str(self.policy_file))
@@ -94,23 +86,6 @@ class Stage:
                 except RPCError:
                     continue
 
-    async def cli(self, *argv: str, stdin: str = "") -> Ran:
-        """A person's `runbook ...`, as a process of its own."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "GPU_RUNBOOKS_"))}
-        env = {
-            **kept,
-            HOME_VARIABLE: str(self.folder),
-            "TEMPORAL_ADDRESS": self.client.service_client.config.target_host,
-            "TEMPORAL_NAMESPACE": self.client.namespace,
-            "GPU_RUNBOOKS_FLEET": str(self.policy_file),
-            "GPU_RUNBOOKS_AS": "ada",
-            "TERM": "dumb",
-        }
-        done = await asyncio.to_thread(
-            subprocess.run, [*RUNBOOK, *argv], env=env, input=stdin, capture_output=True, text=True, cwd=self.folder
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
-
     # -- jobs
 
     async def apply(self, job: str, *words: str, steps: int = 100_000, step_time: float = 0.1) -> str:
@@ -135,17 +110,6 @@ class Stage:
         await self.lab.apply(made)
         return f"job/default/{job}"
 
-    async def trains(self, job: str, attempt: int) -> View:
-        """Waits until the job's runbook watches that attempt, and until a step of it was seen."""
-
-        async def there() -> View | None:
-            view = await self.view_if(job_workflow_id(job))
-            last = view.ledger.last if view and view.ledger else None
-            seen = last is not None and last.generation == attempt and view is not None and view.step == "watching"
-            return view if seen and last and (attempt == 1 or last.progress.step) else None
-
-        return cast(View, await self.until(there, f"{job} trains in attempt {attempt}"))
-
     async def held_and_saved(self, native_id: str) -> None:
         """Waits until its runbook holds it and it has a checkpoint."""
 
@@ -168,45 +132,5 @@ class Stage:
             found[attempt] = found.get(attempt, 0) + 1
         return found
 
-    # -- runbooks
-
-    async def view_if(self, workflow_id: str) -> View | None:
-        try:
-            view: View = await self.client.get_workflow_handle(workflow_id).query(VIEW, result_type=View)
-        except RPCError:
-            return None
-        return view
-
-    async def result(self, workflow_id: str) -> str:
-        """Waits for the end; a failure is raised."""
-
-        async def ended() -> bool:
-            try:
-                seen = await self.client.get_workflow_handle(workflow_id).describe()
-            except RPCError:
-                return False
-            return seen.status is not WorkflowExecutionStatus.RUNNING
-
-        await self.until(ended, f"{workflow_id} has ended")
-        return text_of(await self.client.get_workflow_handle(workflow_id).result())
-
-    async def stories(self) -> str:
-        """What every runbook told, for a failure."""
-        lines = []
-        async for row in self.client.list_workflows():
-            view = await self.view_if(row.id)
-            if view is not None:
-                lines += [f"{row.id}: at {view.step}, waits for {view.waits_for}; {view.result}"]
-                lines += [f"    {line}" for line in view.story]
-        return "\n".join(lines)
-
-    async def until(self, look: Callable[[], Any], what: str, limit: float = PATIENCE) -> Any:
-        """Looks until there is something and returns it."""
-        deadline = time.monotonic() + limit
-        while True:
-            found = look()
-            seen = await found if inspect.isawaitable(found) else found
-            if seen:
-                return seen
-            assert time.monotonic() < deadline, f"waited in vain: {what}\n{await self.stories()}"
-            await asyncio.sleep(0.3)
+    async def scene(self) -> str:
+        return f"\n{await self.stories()}"

@@ -5,8 +5,6 @@ Faults are verbs of the lab. What is asserted is what Slurm, the files and the p
 
 import asyncio
 import inspect
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError
 
 from activities.backends.factory import make_backend
@@ -24,7 +22,6 @@ from activities.backends.slurm.commands import Finished
 from activities.runtime import Runtime
 from activities.store import AsyncHistoryStore
 from clients.connection import connect
-from clients.embedded import HOME_VARIABLE
 from clients.questions import make_answer
 from fleet.faults.parse import parse_any
 from fleet.identity import RUNBOOKS_QUEUE, job_workflow_id
@@ -32,11 +29,12 @@ from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.orders import JobSpec
 from fleet.people import Choice, Outcome, Question
 from fleet.policy import Policy, Step
-from fleet.runbooks import VIEW, EvidenceBatch, Runbook, Signal, SuperviseInput, Update, View
-from tests.clients.stage import RUNBOOK, XID_79, Ran
+from fleet.runbooks import EvidenceBatch, Runbook, Signal, SuperviseInput, Update, View
+from tests.clients.stage import XID_79
 from tests.crash_slurm.paced_train import HURRY
+from tests.real_stage import RealStage
 from tests.slurm.lab import CHECK, LAB, TRAIN, Cluster
-from tests.workflows.stage import make_namespace, text_of
+from tests.workflows.stage import make_namespace
 from workers.worker import make_workers, start_watching, store_url
 
 PACED = Path(__file__).parents[1] / "crash_slurm" / "paced_train.py"
@@ -50,15 +48,17 @@ ENDS_WITHIN = 180.0
 WRITES = ("update", "hold", "release", "requeuehold", "create", "delete", "reboot")
 
 
-class Stage:
+class Stage(RealStage):
     """One scenario's world."""
 
+    patience = PATIENCE
+    ends_within = ENDS_WITHIN
+    look_every = 0.2
+
     def __init__(self, client: Client, folder: Path, labs: Sequence[Cluster]) -> None:
-        self.client = client
-        self.folder = folder
+        super().__init__(client, folder)
         self.labs = {lab.name: lab for lab in labs}
         self.lab = labs[0]
-        self.policy_file = folder / "fleet.yaml"
         self.written: list[tuple[str, ...]] = []
         """Every command of ours that could change a cluster, in order."""
         self.disturb: Disturbance = lambda argv: nullcontext()
@@ -140,24 +140,6 @@ class Stage:
                 except RPCError:
                     continue
 
-    async def cli(self, *argv: str, stdin: str = "") -> Ran:
-        """A person's `runbook ...`, as a process of its own."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "GPU_RUNBOOKS_"))}
-        address = self.client.service_client.config.target_host
-        env = {
-            **kept,
-            HOME_VARIABLE: str(self.folder),
-            "TEMPORAL_ADDRESS": address,
-            "TEMPORAL_NAMESPACE": self.client.namespace,
-            "GPU_RUNBOOKS_FLEET": str(self.policy_file),
-            "GPU_RUNBOOKS_AS": "ada",
-            "TERM": "dumb",
-        }
-        done = await asyncio.to_thread(
-            subprocess.run, [*RUNBOOK, *argv], env=env, input=stdin, capture_output=True, text=True, cwd=self.folder
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
-
     # -- jobs
 
     def folder_of(self, job: str) -> Path:
@@ -219,17 +201,6 @@ class Stage:
         await self.until(saved, f"{job} is held and has a checkpoint")
         return native_id
 
-    async def trains(self, job: str, attempt: int) -> View:
-        """Waits until the job's runbook watches that attempt, and for later ones until a step of it was seen."""
-
-        async def there() -> View | None:
-            view = await self.view_if(job_workflow_id(job))
-            last = view.ledger.last if view and view.ledger else None
-            seen = last is not None and last.generation == attempt and view is not None and view.step == "watching"
-            return view if seen and last and (attempt == 1 or last.progress.step) else None
-
-        return cast(View, await self.until(there, f"{job} trains in attempt {attempt}"))
-
     def hurry(self, job: str = "train") -> None:
         """From here on the job's steps take no time: nobody waits for its end."""
         (self.folder_of(job) / HURRY).touch()
@@ -290,39 +261,12 @@ class Stage:
 
     # -- runbooks
 
-    async def view(self, workflow_id: str) -> View:
-        view: View = await self.client.get_workflow_handle(workflow_id).query(VIEW, result_type=View)
-        return view
-
-    async def view_if(self, workflow_id: str) -> View | None:
-        try:
-            return await self.view(workflow_id)
-        except RPCError:
-            return None
-
     async def at_step(self, workflow_id: str, *steps: str) -> View:
         async def there() -> View | None:
             view = await self.view_if(workflow_id)
             return view if view and view.step in steps else None
 
         return cast(View, await self.until(there, f"{workflow_id} is at {' or '.join(steps)}"))
-
-    async def result(self, workflow_id: str) -> Any:
-        """Waits for the end; a failure is raised."""
-
-        async def ended() -> bool:
-            try:
-                seen = await self.client.get_workflow_handle(workflow_id).describe()
-            except RPCError:
-                return False
-            return seen.status is not WorkflowExecutionStatus.RUNNING
-
-        await self.until(ended, f"{workflow_id} has ended", limit=ENDS_WITHIN)
-        return text_of(await self.client.get_workflow_handle(workflow_id).result())
-
-    async def runbooks(self) -> set[str]:
-        """Ids of all that ever ran here."""
-        return {row.id async for row in self.client.list_workflows()}
 
     async def submit(self, spec: JobSpec) -> Handle:
         """A submit through the runbook, without the command line."""
@@ -356,13 +300,8 @@ class Stage:
         return outcome
 
     async def stories(self) -> str:
-        """What every runbook told, for a failure."""
-        lines = []
-        for name in sorted(await self.runbooks()):
-            view = await self.view_if(name)
-            if view is not None:
-                lines += [f"{name}: at {view.step}, waits for {view.waits_for}; {view.result}"]
-                lines += [f"    {line}" for line in view.story]
+        """What every runbook told, and what Slurm, its hooks and our commands show, for a failure."""
+        lines = [await super().stories()]
         for lab in self.labs.values():
             lines += [await lab.slurm("scontrol", "--oneliner", "show", what) for what in ("jobs", "nodes")]
             lines += self.log("hooks.log", lab).splitlines()
@@ -370,17 +309,6 @@ class Stage:
         return "\n".join(lines)
 
     # -- waiting
-
-    async def until(self, look: Callable[[], Any], what: str, limit: float = PATIENCE, every: float = 0.2) -> Any:
-        """Looks until there is something and returns it."""
-        deadline = time.monotonic() + limit
-        while True:
-            found = look()
-            seen = await found if inspect.isawaitable(found) else found
-            if seen:
-                return seen
-            assert time.monotonic() < deadline, f"waited in vain: {what}"
-            await asyncio.sleep(every)
 
     async def stays(self, look: Callable[[], Any], what: str, seconds: float) -> None:
         """For what must not happen: true over the whole time."""
