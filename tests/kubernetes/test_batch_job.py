@@ -8,8 +8,8 @@ import pytest
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.attempts import node_affinity
 from activities.backends.kubernetes.jobs import LONGEST_NAME, successor_name
-from activities.backends.kubernetes.kinds.base import Release
-from activities.backends.kubernetes.kinds.batch_job import RESTART_ENV, BatchJob
+from activities.backends.kubernetes.kinds.base import RESTART_ENV, Release
+from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.submit import manifest_for, object_name
 from fleet.errors import InvalidInputError
 from fleet.orders import JobSpec
@@ -33,21 +33,19 @@ def test_a_job_whose_controller_could_start_a_copy_is_refused_with_the_field(cha
     assert fix in (KIND.refusal(a_job(**changes)) or "")
 
 
-def test_a_restarting_kubelet_an_owner_and_a_queue_are_refused_and_the_rest_is_not() -> None:
+def test_a_restarting_kubelet_and_an_owner_are_refused_and_the_rest_is_not() -> None:
     assert KIND.refusal(a_job()) is None
-    again, owned, queued = a_job(), a_job(), a_job()
+    again, owned = a_job(), a_job()
     again["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
     owned["metadata"]["ownerReferences"] = [{"kind": "JobSet", "name": "set", "controller": True}]
-    queued["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "q"
     assert "restartPolicy: Never" in (KIND.refusal(again) or "")
     assert "the JobSet set" in (KIND.refusal(owned) or "")
-    assert "Kueue" in (KIND.refusal(queued) or "")
 
 
 def test_a_successor_is_a_new_suspended_object_without_the_old_ones_identity() -> None:
     old = a_job(notes={"gpu-runbooks.io/job": "llm", "kubectl.kubernetes.io/last-applied-configuration": "{}"})
     before = copy.deepcopy(old)
-    order = Release(generation=2, annotations={marks.RESTARTS: "2", marks.REQUIRED: None}, node_affinity=None)
+    order = Release(generation=2, annotations={marks.RESTARTS: "2", marks.REQUIRED: None})
 
     made = KIND.successor(old, "llm-g2", order)
 
@@ -63,7 +61,7 @@ def test_a_successor_is_a_new_suspended_object_without_the_old_ones_identity() -
 
 
 def test_a_successor_of_a_successor_keeps_the_first_ones_name() -> None:
-    order = Release(generation=1, annotations={}, node_affinity=None)
+    order = Release(generation=1, annotations={})
     second = KIND.successor(a_job(), "llm-g1", order)
     second["metadata"] |= {"uid": "u2"}
     third = KIND.successor(second, "llm-g2", order)
@@ -98,7 +96,7 @@ def test_a_release_takes_our_affinity_away_again_and_leaves_the_owners_other_rul
     raw = a_job()
     ours = node_affinity(None, ("n1",), ())
     raw["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": ours, "podAffinity": {"x": 1}}
-    patch = KIND.release(raw, Release(generation=1, annotations={}, node_affinity=None))
+    patch = KIND.release(raw, Release(generation=1, annotations={}))
     affinity = patch["spec"]["template"]["spec"]["affinity"]
     assert affinity["nodeAffinity"] is None
     assert affinity["podAffinity"] == {"x": 1}
@@ -142,7 +140,7 @@ def test_a_submit_fills_in_what_supervision_needs() -> None:
         ("no manifest", "one object"),
         ("a: [", "no YAML"),
         ("apiVersion: v1\nkind: Pod\n", "a v1 Pod is not known"),
-        ("apiVersion: batch/v1\nkind: Job\n", "spec.template"),
+        ("apiVersion: batch/v1\nkind: Job\n", "metadata and spec"),
         (MANIFEST.replace("parallelism: 2", "parallelism: 2\n  backoffLimit: 6"), "backoffLimit: 0"),
     ],
 )

@@ -1,13 +1,16 @@
 """Starting the next attempt of a stopped, held job. Each call may be the last one before a crash: asked again, the
 order reads where the job stands and does the rest."""
 
+import asyncio
 import copy
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from activities.backends.kubernetes import marks
-from activities.backends.kubernetes.jobs import JobOrders, own_affinity
+from activities.backends.kubernetes.api import Raw
+from activities.backends.kubernetes.jobs import JobOrders, own_affinities
 from activities.backends.kubernetes.jobview import JobRecord
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
@@ -16,6 +19,8 @@ from fleet.errors import NotFoundError, RefusedError
 from fleet.model import NativeJob, Phase
 from fleet.orders import StartOrder
 
+PODS_WITHIN = 5.0
+"""Seconds in which a released object's pods are waited for: 1.7 s were measured for a JobSet's."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -33,7 +38,7 @@ class Attempts:
         releases with exclusions and pins. `front` has no effect: without Kueue, pods go by their priority class."""
         record = await self.view.known_job(order.native_id)
         if _started_already(record, order):
-            return record.job
+            return (await self._placed(order.native_id)).job
         newest = record.newest
         if not newest.held_by_us:
             raise RefusedError(
@@ -42,17 +47,17 @@ class Attempts:
             )
         await self._refuse_unknown(order)
         avoid = tuple(dict.fromkeys(n for n in (*record.job.excluded, *order.exclude) if n not in order.require))
-        own = own_affinity(newest)
+        own = own_affinities(newest)
         words: dict[str, str | None] = {
             marks.HELD: "true",
             marks.ADOPTED: "true",
             marks.EXCLUDED: ",".join(avoid) or None,
             marks.REQUIRED: ",".join(order.require) or None,
-            marks.OWN_AFFINITY: json.dumps(own or {}, sort_keys=True),
+            marks.OWN_AFFINITY: json.dumps(own, sort_keys=True),
         }
         await self._clear(record)
-        await self.orders.release(record, words, node_affinity(own, order.require, avoid))
-        return (await self.view.known_job(order.native_id)).job
+        await self.orders.release(record, words, tuple(node_affinity(one, order.require, avoid) for one in own))
+        return (await self._placed(order.native_id)).job
 
     async def _refuse_unknown(self, order: StartOrder) -> None:
         known = await self.view.live_node_records()
@@ -78,7 +83,7 @@ class Attempts:
         that never did, on a node that was lost meanwhile, is fenced only if its power reads off."""
         if not pod.node:
             return
-        started = {p.index for p in record.attempt(pod.generation) if p.has_started}
+        started = {p.rank for p in record.attempt(pod.generation) if p.has_started}
         if len(started) >= record.newest.state.wanted:
             return
         if self.power.has_status and await self.power.is_off(pod.node):
@@ -99,6 +104,46 @@ class Attempts:
         answer = await self.api.write("DELETE", path, body)
         if answer.outcome not in {Outcome.DONE, Outcome.NOT_FOUND, Outcome.CONFLICT}:
             raise error_of_write(f"remove pod {pod.name}", answer.outcome, answer.text, answer.retry_after)
+
+    # -- placing pods one by one, of kinds whose node affinity cannot change
+
+    async def _placed(self, native_id: str) -> JobRecord:
+        """Waits a moment for its pods where they have to be placed; later ones are placed by the watch."""
+        end = time.monotonic() + PODS_WITHIN
+        while True:
+            record = await self.view.known_job(native_id)
+            if record.newest.kind.affinity_mutable:
+                return record
+            await self.place(record)
+            there = {p.rank for p in record.attempt(record.newest.generation)}
+            waits = record.newest.state.suspended  # in a queue: nobody knows until when
+            if waits or len(there) >= record.newest.state.wanted or time.monotonic() >= end:
+                return record
+            await asyncio.sleep(0.1)
+
+    async def place(self, record: JobRecord) -> None:
+        """Lets its pods that wait for us go, to the nodes that its order names."""
+        gated = [pod for pod in record.pods if pod.gated and pod.generation == record.newest.generation]
+        if gated:
+            nodes = await self.view.live_node_records()
+            hosts = {name: node.hostname for name, node in nodes.items()}
+            await asyncio.gather(*(self._place(record, pod, hosts) for pod in gated))
+
+    async def _place(self, record: JobRecord, pod: PodRecord, hosts: Mapping[str, str]) -> None:
+        job = record.job
+
+        def decide(raw: Raw) -> Raw | None:
+            gates = raw["spec"].get("schedulingGates") or []
+            left = [gate for gate in gates if gate["name"] != marks.GATE]
+            if len(left) == len(gates):
+                return None
+            affinity = raw["spec"].get("affinity") or {}
+            wanted = [hosts.get(node, node) for node in job.required]
+            mine = narrowed(affinity.get("nodeAffinity"), wanted, job.excluded)
+            spec: Raw = {"schedulingGates": left}
+            return {"spec": spec | ({"affinity": {**affinity, "nodeAffinity": mine}} if mine else {})}
+
+        await self.orders.on_pod(pod, decide)
 
     async def settle(self, native_id: str) -> NativeJob:
         """Holds the running attempt again. Our pin is only forgotten by what we report: a running Job's template
@@ -122,7 +167,7 @@ def _started_already(record: JobRecord, order: StartOrder) -> bool:
         )
     if job.phase is Phase.STOPPING:
         raise RefusedError(f"job {job.native_id} is still stopping; wait until it is pending")
-    return not record.newest.state.suspended
+    return not record.newest.stopped
 
 
 def node_affinity(
@@ -144,6 +189,30 @@ def node_affinity(
         for names in [[_field("In", node)] for node in require] or [[]]:
             narrowed.append({**term, "matchFields": [*fields, *names, *away]})
     made[_REQUIRED] = {"nodeSelectorTerms": narrowed}
+    return made
+
+
+def narrowed(
+    own: Mapping[str, Any] | None, hosts: Sequence[str], avoid: Sequence[str]
+) -> Mapping[str, object] | None:
+    """The same for a pod that exists: a gated one takes new conditions only within the terms that it has
+    (kubernetes, "Mutable Pod Scheduling Directives"), so nodes that it must go to are named by their host names."""
+    made: dict[str, Any] = copy.deepcopy(dict(own or {}))
+    if not hosts and not avoid:
+        return own
+    away = [_field("NotIn", node) for node in avoid]
+    there = [{"key": "kubernetes.io/hostname", "operator": "In", "values": list(hosts)}] if hosts else []
+    terms = (made.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    made[_REQUIRED] = {
+        "nodeSelectorTerms": [
+            {
+                **term,
+                "matchFields": [*term.get("matchFields", []), *away],
+                "matchExpressions": [*term.get("matchExpressions", []), *there],
+            }
+            for term in terms
+        ]
+    }
     return made
 
 

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.attempts import Attempts
 from activities.backends.kubernetes.check import Checks
 from activities.backends.kubernetes.giveback import give_back_all
 from activities.backends.kubernetes.jobs import JobOrders
+from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.nodes import NodeOrders, is_free
 from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
 from activities.backends.kubernetes.progress import Outputs
@@ -15,7 +17,7 @@ from activities.backends.kubernetes.proofs import END, Proofs
 from activities.backends.kubernetes.rights import missing_rights
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.submit import Submits
-from activities.backends.kubernetes.view import FIRST_LIST, ClusterView
+from activities.backends.kubernetes.view import ClusterView
 from activities.backends.port import Change
 from activities.backends.power import Hooks, Power
 from fleet.errors import FleetError, TemporaryError, UnreadableError
@@ -78,6 +80,7 @@ class KubernetesBackend:
             notes.append(f"no node offers {self.settings.gpu_resource}")
         if self.settings.check is None:
             notes.append("no check pod: after a repair only the allocatable GPUs are counted")
+        notes += [f"not supervised: {why}" for why in (await self.view.installed.now()).unreadable]
         notes.append("pods are scheduled one by one: a job that does not fit holds nodes while it waits")
         return ClusterFacts(
             cluster=self.cluster,
@@ -199,18 +202,22 @@ class KubernetesBackend:
 
     async def watch(self) -> AsyncIterator[Change]:
         """The watched picture's differences, as events come in. Ends with TemporaryError when the cluster is away."""
-        mirrors = self.view.mirrors()
-        await asyncio.gather(*(mirror.ready(FIRST_LIST) for mirror in mirrors))
-        events = [mirror.subscribe() for mirror in mirrors]
+        events: dict[Mirror[Any], asyncio.Event] = {}
         jobs: dict[str, NativeJob] = {}
         nodes: dict[str, NodeFacts] = {}
         first = True
         try:
             while True:
-                for event in events:
+                await self.view.follow()
+                for mirror in self.view.mirrors():
+                    if mirror not in events:
+                        events[mirror] = mirror.subscribe()
+                for event in events.values():
                     event.clear()
                 picture = self.view.watched()
-                seen_jobs = {r.job.native_id: r.job for r in self.view.records_of(picture)}
+                records = self.view.records_of(picture)
+                await asyncio.gather(*(self._attempts.place(record) for record in records))
+                seen_jobs = {record.job.native_id: record.job for record in records}
                 seen_nodes = {f.node: f.model_copy(update={"read_at": 0.0}) for f in self.view.facts_of(picture)}
                 new_jobs = [job for key, job in seen_jobs.items() if jobs.get(key) != job]
                 new_jobs += [await self._went(job) for key, job in jobs.items() if key not in seen_jobs]
@@ -219,9 +226,9 @@ class KubernetesBackend:
                 if first or new_jobs or new_nodes:
                     yield Change(jobs=tuple(new_jobs), nodes=tuple(new_nodes), resync=first, at=picture.at)
                 first = False
-                await self._something(events)
+                await self._something(list(events.values()))
         finally:
-            for mirror, event in zip(mirrors, events, strict=True):
+            for mirror, event in events.items():
                 mirror.unsubscribe(event)
 
     async def _went(self, job: NativeJob) -> NativeJob:

@@ -15,7 +15,7 @@ async def give_back_all(view: ClusterView, jobs: JobOrders, nodes: NodeOrders) -
         kept = [p for p in record.pods if p.ours]
         try:
             if record.job.adopted or record.newest.held_by_us:
-                before = record.newest.state.suspended
+                before = record.newest.stopped
                 await jobs.give_back(record.job.native_id)
                 did = "released and unmarked" if before else "unmarked"
                 lines.append(f"job {record.job.native_id}: {did}")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import yaml
 
-from activities.backends.kubernetes import marks
+from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject, JobRecord
 from activities.backends.kubernetes.kinds.base import Release
@@ -59,22 +59,43 @@ class JobOrders:
     async def hold_record(self, record: JobRecord) -> None:
         """Marked as held by us; one that waits with no pod placed yet is suspended. A suspend that stood before
         without our mark stays its owner's."""
-        newest, state = record.newest, record.newest.state
-        owners = state.suspended and not newest.held_by_us and record.job.phase is Phase.PENDING
+        newest = record.newest
+        owners = newest.stopped and not newest.held_by_us and record.job.phase is Phase.PENDING
         words: dict[str, str | None] = {marks.ADOPTED: "true"}
         if not owners:
             words[marks.HELD] = "true"
         placed = any(p.node for p in record.attempt(newest.generation))
-        if state.suspended or placed or record.job.phase is not Phase.PENDING:
+        if newest.stopped or placed or record.job.phase is not Phase.PENDING:
             await self.annotate(record, words)
             return
-        number = str(record.job.restarts)
-        await self._change(record, lambda raw: self._suspending(record, raw, {**words, marks.RESTARTS: number}))
+        await self._end(record, record.job.restarts, words)
         await self._reopen(record)  # no rank ever ran, so no attempt is over
 
-    def _suspending(self, record: JobRecord, raw: Raw, words: Mapping[str, str | None]) -> Raw | None:
-        kind = record.newest.kind
-        return None if kind.state(raw).suspended else kind.suspend(words)
+    async def _end(self, record: JobRecord, number: int, words: Mapping[str, str | None]) -> None:
+        """Stops what runs or may start. `number`: that of the next attempt, which is written in the same patch, so
+        that no crash comes between."""
+        newest, kind = record.newest, record.newest.kind
+        words = {**words, marks.RESTARTS: str(number)}
+
+        def decide(raw: Raw) -> Raw | None:
+            state = kind.state(raw)
+            if state.ended is not None or state.ending:
+                raise TemporaryError(f"job {record.job.native_id} ended by itself just now; looked at again", 0.5)
+            return None if state.suspended else kind.suspend(words)
+
+        if newest.queue:
+            await self._on_workload(record, lambda raw: kueue.deactivation(number) if kueue.is_active(raw) else None)
+            await self.annotate(record, words)
+        else:
+            await self._change(record, decide)
+
+    async def _on_workload(self, record: JobRecord, decide: Callable[[Raw], Raw | None]) -> None:
+        """Kueue makes the Workload of a job object a moment after the object."""
+        newest = record.newest
+        if newest.workload is None:
+            raise TemporaryError(f"job {record.job.native_id}: Kueue has no Workload of it yet", 1.0)
+        name = str(newest.workload["metadata"]["name"])
+        await patched(self.api, f"workload {name}", kueue.workloads_path(newest.namespace, name), decide)
 
     async def annotate(self, record: JobRecord, words: Mapping[str, str | None]) -> Raw:
         """Writes (or takes away, None) annotations of its newest object; nothing when they are so already."""
@@ -106,8 +127,8 @@ class JobOrders:
         if record.job.phase.ended or not ours:
             return record.job
         gone: dict[str, str | None] = {marks.ADOPTED: None, marks.HELD: None, marks.REQUIRED: None}
-        if newest.state.suspended and newest.held_by_us:
-            await self.release(record, gone, own_affinity(newest))
+        if newest.stopped and newest.held_by_us:
+            await self.release(record, gone, own_affinities(newest))
             await self.drop_proofs(record.pods)
         else:
             await self.annotate(record, gone)
@@ -116,16 +137,38 @@ class JobOrders:
     # -- release, shared with the start of an attempt
 
     async def release(
-        self, record: JobRecord, words: Mapping[str, str | None], affinity: Mapping[str, object] | None
+        self,
+        record: JobRecord,
+        words: Mapping[str, str | None],
+        affinities: tuple[Mapping[str, object] | None, ...],
     ) -> None:
         """Starts the attempt with the record's number. The number is written down before the status is opened for
         the change, for what is derived from the status would be lost then."""
         number = record.job.restarts
         await self.annotate(record, {marks.RESTARTS: str(number)})
         await self._reopen(record)
-        kind = record.newest.kind
-        order = Release(generation=number, annotations={**words, marks.RESTARTS: str(number)}, node_affinity=affinity)
-        await self._change(record, lambda raw: kind.release(raw, order) if kind.state(raw).suspended else None)
+        newest, kind = record.newest, record.newest.kind
+        queue = newest.queue or newest.notes.get(marks.QUEUE, "")
+        order = Release(
+            generation=number,
+            annotations={**words, marks.RESTARTS: str(number), marks.QUEUE: None},
+            affinities=affinities,
+            gated=not kind.affinity_mutable and bool(words.get(marks.EXCLUDED) or words.get(marks.REQUIRED)),
+            suspended=bool(queue),
+        )
+        await self._change(record, lambda raw: kind.prepare(raw, order) if kind.state(raw).suspended else None)
+
+        def decide(raw: Raw) -> Raw | None:
+            if not kind.state(raw).suspended:
+                return None
+            patch = kind.release(raw, order)
+            if queue:
+                patch["metadata"]["labels"] = {kueue.QUEUE: queue}
+            return patch
+
+        await self._change(record, decide)
+        if newest.queue:
+            await self._on_workload(record, lambda raw: None if kueue.is_active(raw) else kueue.activation())
 
     async def _reopen(self, record: JobRecord) -> None:
         kind = record.newest.kind
@@ -169,9 +212,9 @@ class JobOrders:
             raise RefusedError(
                 f"job {native_id} is at restart {job.restarts}, the order is for {restarts}: another job?"
             )
-        if job.restarts > restarts and not record.newest.state.suspended:
+        if job.restarts > restarts and not record.newest.stopped:
             return job  # a newer attempt runs or waits for its nodes; the order is late
-        if record.newest.state.suspended:
+        if record.newest.stopped:
             await self.hold_record(record)  # that attempt is over: only see that none follows by itself
         elif job.phase.ended or record.newest.state.ending:
             if not (job.tokens.supervise or job.adopted):
@@ -182,18 +225,8 @@ class JobOrders:
         return (await self.view.known_job(native_id)).job
 
     async def _suspend(self, record: JobRecord) -> None:
-        """The number of the next attempt is written in the same patch, so that no crash comes between."""
         await self._keep_proofs(record.attempt(record.newest.generation))
-        words = {marks.ADOPTED: "true", marks.HELD: "true", marks.RESTARTS: str(record.job.restarts + 1)}
-        kind = record.newest.kind
-
-        def decide(raw: Raw) -> Raw | None:
-            state = kind.state(raw)
-            if state.ended is not None or state.ending:
-                raise TemporaryError(f"job {record.job.native_id} ended by itself just now; looked at again", 0.5)
-            return self._suspending(record, raw, words)
-
-        await self._change(record, decide)
+        await self._end(record, record.job.restarts + 1, {marks.ADOPTED: "true", marks.HELD: "true"})
 
     async def _follow(self, record: JobRecord) -> None:
         """A failed object stays failed: the next attempt is an object of its own, suspended, with a name made of the
@@ -212,8 +245,7 @@ class JobOrders:
             ),
         }
         name = successor_name(newest.first, number)
-        order = Release(generation=number, annotations=words, node_affinity=None)
-        made = newest.kind.successor(newest.raw, name, order)
+        made = successor(newest, name, Release(generation=number, annotations=words))
         what = f"next object of job {job.native_id}"
         answer = await self.api.write("POST", newest.kind.path(newest.namespace), made)
         if answer.outcome in {Outcome.EXISTS, Outcome.UNKNOWN}:
@@ -236,13 +268,19 @@ class JobOrders:
             marks.HELD: None,
             marks.ADOPTED: None,
         }
-        kind = record.newest.kind
+        newest, kind = record.newest, record.newest.kind
 
         def decide(raw: Raw) -> Raw | None:
             done = marks.CANCELLED in (raw["metadata"].get("annotations") or {})
             return None if done and kind.state(raw).suspended else kind.suspend(words)
 
-        await self._change(record, decide)
+        if newest.queue:
+            await self.annotate(record, words)
+            await self._on_workload(
+                record, lambda raw: kueue.deactivation(record.job.restarts) if kueue.is_active(raw) else None
+            )
+        else:
+            await self._change(record, decide)
         await self.drop_proofs(record.pods)
         return (await self.view.known_job(native_id)).job
 
@@ -256,7 +294,7 @@ class JobOrders:
                 return None  # one that is being deleted takes no new finalizer
             return {"metadata": {"finalizers": [*has, marks.PROOF]}}
 
-        await asyncio.gather(*(self._on_pod(pod, decide) for pod in pods if pod.node))
+        await asyncio.gather(*(self.on_pod(pod, decide) for pod in pods if pod.node))
 
     async def drop_proofs(self, pods: Iterable[PodRecord]) -> None:
         """Lets the objects of stopped pods go."""
@@ -265,9 +303,11 @@ class JobOrders:
             has = raw["metadata"].get("finalizers") or []
             return {"metadata": {"finalizers": [f for f in has if f != marks.PROOF]}} if marks.PROOF in has else None
 
-        await asyncio.gather(*(self._on_pod(pod, decide) for pod in pods if pod.ours))
+        await asyncio.gather(*(self.on_pod(pod, decide) for pod in pods if pod.ours))
 
-    async def _on_pod(self, pod: PodRecord, decide: Callable[[Raw], Raw | None]) -> None:
+    async def on_pod(self, pod: PodRecord, decide: Callable[[Raw], Raw | None]) -> None:
+        """Writes to that very pod; nothing when it is gone or another by now."""
+
         def same(raw: Raw) -> Raw | None:
             return decide(raw) if raw["metadata"]["uid"] == pod.uid else None
 
@@ -282,19 +322,27 @@ def refuse_adoption(record: JobRecord) -> None:
     job = record.job
     if job.phase.ended:
         raise RefusedError(f"job {job.native_id} has ended ({job.phase}); there is nothing to supervise")
-    why = record.newest.kind.refusal(record.newest.raw)
-    if why is not None:
-        raise RefusedError(f"job {job.native_id} cannot be supervised: {why}")
+    if job.refusal:
+        raise RefusedError(f"job {job.native_id} cannot be supervised: {job.refusal}")
 
 
-def own_affinity(newest: JobObject) -> Mapping[str, object] | None:
-    """The owner's own node affinity: what was kept when ours was written over it, else what stands there."""
-    kept = marks.affinity_kept(newest.notes)
+def own_affinities(newest: JobObject) -> tuple[Mapping[str, object] | None, ...]:
+    """The owner's own node affinity in each template: what was kept when ours was written over it, else what stands
+    there."""
+    kept = marks.affinities_kept(newest.notes)
     if kept is not None:
-        return kept or None
-    affinity = newest.kind.template(newest.raw).get("spec", {}).get("affinity") or {}
-    found: Mapping[str, object] | None = affinity.get("nodeAffinity")
-    return found
+        return kept
+    specs = (template.get("spec", {}) for template in newest.kind.templates(newest.raw))
+    return tuple((spec.get("affinity") or {}).get("nodeAffinity") or None for spec in specs)
+
+
+def successor(newest: JobObject, name: str, order: Release) -> Raw:
+    """The next object of a job that failed. It enters its queue only once it may start: Kueue would start it."""
+    if newest.queue:
+        order = order.model_copy(update={"annotations": {**order.annotations, marks.QUEUE: newest.queue}})
+    made = newest.kind.successor(newest.raw, name, order)
+    made["metadata"]["labels"].pop(kueue.QUEUE, None)
+    return made
 
 
 def successor_name(first: str, number: int) -> str:
@@ -314,9 +362,7 @@ def manifest_of(newest: JobObject) -> str:
         "labels": dict(newest.labels),
         "annotations": {k: v for k, v in newest.notes.items() if not k.startswith("kubectl.kubernetes.io/")},
     }
-    made = newest.kind.successor(
-        newest.raw, str(meta["name"]), Release(generation=0, annotations={}, node_affinity=None)
-    )
+    made = newest.kind.successor(newest.raw, str(meta["name"]), Release(generation=0, annotations={}))
     made["metadata"] = {key: value for key, value in kept.items() if value}
     made["spec"] = {k: v for k, v in made["spec"].items() if k not in {"suspend", "manualSelector"}}
     return yaml.safe_dump(made, sort_keys=False)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from activities.backends.kubernetes import marks
+from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.kinds.base import JobKind, KindState
+from activities.backends.kubernetes.kinds.base import JobKind, KindState, controller_of
 from activities.backends.kubernetes.records import NodeRecord, PodRecord, pod_gpus, quantity, seconds
 from fleet.model import NativeJob, Phase
 
@@ -17,6 +17,8 @@ class JobObject:
 
     kind: JobKind
     raw: Raw
+    workload: Raw | None = None
+    """Kueue's Workload of an object in a queue."""
 
     @property
     def name(self) -> str:
@@ -60,14 +62,33 @@ class JobObject:
     @property
     def generation(self) -> int:
         """Attempt that pods made from the present template belong to."""
-        notes = self.kind.template(self.raw).get("metadata", {}).get("annotations") or {}
+        notes = self.template.get("metadata", {}).get("annotations") or {}
         return quantity(notes.get(marks.GENERATION))
+
+    @property
+    def template(self) -> Raw:
+        """Pod template of the first role."""
+        return self.kind.templates(self.raw)[0]
+
+    @property
+    def queue(self) -> str:
+        """LocalQueue of Kueue that it is in; empty for none."""
+        return self.labels.get(kueue.QUEUE, "")
+
+    @property
+    def stopped(self) -> bool:
+        """It starts nothing until whoever stopped it lets it go. One that waits in a queue is not stopped."""
+        if self.queue:
+            return self.workload is not None and not kueue.is_active(self.workload)
+        return self.state.suspended
 
     @property
     def restarts(self) -> int:
         """Number of the newest attempt. A suspended object that ran has ended an attempt, whoever suspended it."""
-        over = 1 if self.state.suspended and self.state.has_run and not self.cancelled else 0
-        return max(quantity(self.notes.get(marks.RESTARTS)), self.generation + over)
+        over = 1 if self.stopped and self.state.has_run and not self.cancelled else 0
+        kept = (self.workload or {}).get("metadata", {}).get("annotations") or {}
+        numbers = (quantity(notes.get(marks.RESTARTS)) for notes in (self.notes, kept))
+        return max(*numbers, self.generation + over)
 
     @property
     def held_by_us(self) -> bool:
@@ -123,20 +144,26 @@ def job_record(
     """`group` is all objects of one job, `pods` all of theirs."""
     order = sorted(group, key=lambda o: (o.restarts, seconds(o.raw["metadata"].get("creationTimestamp"))))
     newest = order[-1]
-    mine = (p for p in pods if p.owner_uid == newest.uid and p.generation == newest.generation)
+    mine = (
+        p
+        for p in pods
+        if newest.kind.object_of(p) == newest.name
+        and newest.kind.is_of(p, newest.raw)
+        and p.generation == newest.generation
+    )
     own = sorted(mine, key=lambda p: (p.index, p.created))
     living = alive(pods, nodes)
     phase = phase_of(newest, own, living)
     shown = [p for p in own if p.node] if phase in {Phase.RUNNING, Phase.PENDING} or phase.ended else living
-    if newest.state.suspended and phase is not Phase.STOPPING:
+    if (newest.state.suspended or newest.stopped) and phase is not Phase.STOPPING:
         shown = []
     end = next((p for p in sorted(own, key=lambda p: p.finished or 0) if p.exit_code), None)
     end = end or next((p for p in own if p.exit_code is not None), None)
     code = end.exit_code if end is not None and phase.ended else None
-    notes, pod_spec = newest.notes, newest.kind.template(newest.raw).get("spec", {})
+    notes, pod_spec = newest.notes, newest.template.get("spec", {})
     created = seconds(notes.get(marks.FIRST_CREATED) or newest.raw["metadata"].get("creationTimestamp"))
     starts = [p.started for p in own if p.started]
-    refusal = newest.kind.refusal(newest.raw)
+    refusal = newest.kind.refusal(newest.raw) or unseen_queue(newest, phase)
     job = NativeJob(
         cluster=cluster,
         native_id=newest.native_id,
@@ -165,12 +192,22 @@ def job_record(
     return JobRecord(job=job, objects=tuple(order), pods=tuple(pods))
 
 
+def unseen_queue(newest: JobObject, phase: Phase) -> str | None:
+    """What keeps us from a job in a queue that we cannot see."""
+    if not newest.queue or newest.workload is not None or phase is not Phase.RUNNING:
+        return None
+    return (
+        f"its label {kueue.QUEUE} names the queue {newest.queue}, and no Workload of it is seen: let our account list "
+        "workloads.kueue.x-k8s.io, or take the label away where Kueue is not installed"
+    )
+
+
 def is_held(newest: JobObject, phase: Phase) -> bool:
     """A suspended job waits for whoever suspended it; a running one of ours is started again by us only. One that
     was released and waits for its nodes is free to start."""
     if phase.ended:
         return False
-    return newest.state.suspended or (newest.held_by_us and phase is not Phase.PENDING)
+    return newest.stopped or (newest.held_by_us and phase is not Phase.PENDING)
 
 
 def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRecord]) -> Phase:
@@ -184,9 +221,9 @@ def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRe
         return state.ended
     if state.ending or "deletionTimestamp" in newest.raw["metadata"]:
         return Phase.STOPPING
-    if state.suspended:
+    if state.suspended or newest.stopped:
         return Phase.STOPPING if living else Phase.PENDING
-    started = {p.index for p in own if p.has_started}
+    started = {p.rank for p in own if p.has_started}
     return Phase.RUNNING if len(started) >= state.wanted else Phase.PENDING
 
 
@@ -195,11 +232,42 @@ def reason_of(newest: JobObject, own: Sequence[PodRecord], phase: Phase) -> str:
     state = newest.state
     if newest.cancelled:
         return f"cancelled ({newest.notes[marks.CANCELLED]})"
-    if state.suspended:
+    if newest.stopped:
         return "held by gpu-runbooks" if newest.held_by_us else "suspended by its owner"
+    if newest.queue and state.suspended:
+        return f"in queue {newest.queue}: {kueue.waits_for(newest.workload)}"
     if phase is Phase.PENDING:
         return next((p.waiting for p in own if p.waiting), "its pods are not all started")
     if phase.ended or phase is Phase.STOPPING:
         pod = next((p for p in sorted(own, key=lambda p: p.finished or 0) if p.exit_code or p.node_lost), None)
         return " ".join(w for w in (state.reason, pod.reason if pod else "") if w)
     return ""
+
+
+def outermost(objects: Sequence[JobObject]) -> list[JobObject]:
+    """Without those that belong to another of them: a JobSet's Jobs are its own matter."""
+    known = {(o.kind.api_kind, o.namespace, o.name) for o in objects}
+    found = []
+    for one in objects:
+        owner = controller_of(one.raw) or {}
+        if (owner.get("kind"), one.namespace, owner.get("name")) not in known:
+            found.append(one)
+    return found
+
+
+class Owners:
+    """Which job object a pod belongs to."""
+
+    def __init__(self, objects: Sequence[JobObject]) -> None:
+        """`objects`: those of one kind together, the outermost kind first."""
+        self._kinds = tuple(dict.fromkeys(one.kind for one in objects))
+        self._objects = {(one.kind.word, one.namespace, one.name): one for one in objects}
+
+    def of(self, pod: PodRecord) -> JobObject | None:
+        """The outermost; None when it belongs to no job that is known."""
+        for kind in self._kinds:
+            name = kind.object_of(pod)
+            found = self._objects.get((kind.word, pod.namespace, name)) if name else None
+            if found is not None:
+                return found
+        return None

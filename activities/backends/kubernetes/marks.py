@@ -25,9 +25,11 @@ EXCLUDED = f"{TOKEN_PREFIX}excluded"
 REQUIRED = f"{TOKEN_PREFIX}required"
 """Annotation: the nodes that the next attempt is pinned to."""
 OWN_AFFINITY = f"{TOKEN_PREFIX}own-node-affinity"
-"""Annotation: the owner's own node affinity (JSON), before ours was written over it."""
+"""Annotation: the owner's own node affinity of each template (JSON list), before ours was written over it."""
 KEY = f"{TOKEN_PREFIX}key"
 """Annotation: idempotency key of a submit of ours."""
+QUEUE = f"{TOKEN_PREFIX}queue"
+"""Annotation of a successor: the queue that it goes into once it may start, and not before."""
 FIRST = f"{TOKEN_PREFIX}first"
 """Label: name of the first object of a job that needed a new object for its next attempt."""
 FIRST_UID = f"{TOKEN_PREFIX}first-uid"
@@ -35,10 +37,12 @@ FIRST_CREATED = f"{TOKEN_PREFIX}first-created"
 """Annotations: uid and creation time of that first object, so that the job stays the same job."""
 
 OUR_WORDS = frozenset(
-    {ADOPTED, HELD, RESTARTS, CANCELLED, EXCLUDED, REQUIRED, OWN_AFFINITY, KEY, FIRST_UID, FIRST_CREATED}
+    {ADOPTED, HELD, RESTARTS, CANCELLED, EXCLUDED, REQUIRED, OWN_AFFINITY, KEY, QUEUE, FIRST_UID, FIRST_CREATED}
 )
 
 # -- of a pod
+GATE = f"{TOKEN_PREFIX}placement"
+"""Scheduling gate of pods whose template's node affinity cannot change: each waits until we have placed it."""
 PROOF = f"{TOKEN_PREFIX}proof"
 """Finalizer: keeps a stopped pod's object, with its kubelet's word on its containers, until the next attempt."""
 
@@ -101,12 +105,12 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def affinity_kept(annotations: Mapping[str, str]) -> dict[str, object] | None:
-    """The owner's own node affinity as it was kept; None when nothing was kept."""
+def affinities_kept(annotations: Mapping[str, str]) -> tuple[Mapping[str, object] | None, ...] | None:
+    """The owner's node affinities that we wrote over; None when we never did."""
     if OWN_AFFINITY not in annotations:
         return None
     try:
         value = json.loads(annotations[OWN_AFFINITY])
     except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return ()
+    return tuple(one or None for one in value) if isinstance(value, list) else ()

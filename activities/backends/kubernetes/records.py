@@ -1,13 +1,31 @@
 """Pods and nodes as they are kept: the few fields that a decision needs."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.marks import GENERATION, ISOLATED, PROOF, Isolation, isolation_of
+from activities.backends.kubernetes.marks import GATE, GENERATION, ISOLATED, PROOF, Isolation, isolation_of
 from fleet.model import Value
 
 INDEX = "batch.kubernetes.io/job-completion-index"
+_JOB_LABELS = (
+    "batch.kubernetes.io/",
+    "jobset.sigs.k8s.io/",
+    "trainer.kubeflow.org/",
+    "training.kubeflow.org/",
+    "ray.io/",
+    "leaderworkerset.sigs.k8s.io/",
+)
+"""Prefixes of the labels by which a pod is found to belong to a job, and its rank in it."""
+_RANK = (
+    "jobset.sigs.k8s.io/replicatedjob-name",
+    "jobset.sigs.k8s.io/job-index",
+    "training.kubeflow.org/replica-type",
+    "training.kubeflow.org/replica-index",
+    INDEX,
+)
+"""Labels and annotations that together name a rank, where a kind numbers its ranks."""
 _LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 """Reasons of a pod's DisruptionTarget condition that speak of a lost node (kubernetes, Pod disruption conditions)."""
 
@@ -24,6 +42,11 @@ class PodRecord(Value):
     node: str = ""
     phase: str = ""
     reason: str = ""
+    labels: Mapping[str, str] = {}
+    """Those of the kinds of jobs only."""
+    rank: str = ""
+    """Which of its job's pods it is: a pod that is made anew for the same rank has the same; without numbers, its
+    own name."""
     index: int = 0
     generation: int = 0
     gpus: int = 0
@@ -41,6 +64,8 @@ class PodRecord(Value):
     """It was taken away because its node was given up."""
     ours: bool = False
     """Carries our finalizer."""
+    gated: bool = False
+    """It waits for us to place it."""
     containers: tuple[str, ...] = ()
 
     @property
@@ -68,6 +93,8 @@ class NodeRecord(Value):
     gpus: int = 0
     gpus_declared: int = 0
     """Capacity, or what a label of the GPU feature discovery says."""
+    hostname: str = ""
+    """Label `kubernetes.io/hostname`."""
     cordoned: bool = False
     isolation: Isolation | None = None
     text: str = ""
@@ -123,7 +150,9 @@ def pod_record(raw: Raw, resource: str) -> PodRecord:
         node=spec.get("nodeName", ""),
         phase=status.get("phase", ""),
         reason=str(status.get("reason") or disruption.get("reason") or end.get("reason") or ""),
-        index=quantity(notes.get(INDEX)),
+        labels={k: v for k, v in (meta.get("labels") or {}).items() if k.startswith(_JOB_LABELS)},
+        rank="/".join(notes[key] for key in _RANK if key in notes) or meta["name"],
+        index=quantity(notes.get(INDEX) or notes.get("training.kubeflow.org/replica-index")),
         generation=quantity(notes.get(GENERATION)),
         gpus=pod_gpus(spec, resource),
         deleted="deletionTimestamp" in meta,
@@ -135,6 +164,7 @@ def pod_record(raw: Raw, resource: str) -> PodRecord:
         exit_code=end.get("exitCode") if len(ends) == len(main) or bad else None,
         finished=seconds(end.get("finishedAt")) or None,
         node_lost=disruption.get("reason") in _LOST or status.get("reason") == "NodeLost",
+        gated=any(g["name"] == GATE for g in spec.get("schedulingGates") or []),
         ours=PROOF in meta.get("finalizers", []),
         containers=tuple(c["name"] for c in spec.get("containers", [])),
     )
@@ -166,6 +196,7 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
         boot=status.get("nodeInfo", {}).get("bootID", ""),
         gpus=quantity(status.get("allocatable", {}).get(resource)),
         gpus_declared=max(declared, isolation.gpus if isolation else 0),
+        hostname=labels.get("kubernetes.io/hostname", meta["name"]),
         cordoned=bool(spec.get("unschedulable")),
         isolation=isolation,
         text=notes[ISOLATED] if isolation else _their_words(raw),

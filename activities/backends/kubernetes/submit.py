@@ -8,16 +8,17 @@ from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobs import LONGEST_NAME
 from activities.backends.kubernetes.jobview import JobObject
+from activities.backends.kubernetes.kinds.all import KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
-from activities.backends.kubernetes.view import KINDS, ClusterView
+from activities.backends.kubernetes.view import ClusterView
 from fleet.errors import AmbiguousError, InvalidInputError, NotFoundError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX, op_id
 from fleet.model import NAME_PATTERN, NativeJob
 from fleet.orders import JobSpec
 
 SUPERVISE = f"{TOKEN_PREFIX}supervise"
-KINDS_BY_NAME: dict[tuple[str, str], JobKind] = {("batch/v1", "Job"): KINDS[0]}
+KINDS_BY_NAME: dict[tuple[str, str], JobKind] = {(kind.api_version, kind.api_kind): kind for kind in KINDS}
 
 
 class Submits:
@@ -73,10 +74,12 @@ def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
     if kind is None:
         known = ", ".join(f"{version} {name}" for version, name in KINDS_BY_NAME)
         raise InvalidInputError(f"a {manifest.get('apiVersion')} {manifest.get('kind')} is not known; known: {known}")
-    shape = [manifest.setdefault("metadata", {}), manifest.get("spec"), (manifest.get("spec") or {}).get("template")]
-    if not all(isinstance(part, dict) for part in shape):
-        raise InvalidInputError("the manifest needs metadata, spec and spec.template")
-    made = kind.fill_in(manifest)
+    if not all(isinstance(part, dict) for part in (manifest.setdefault("metadata", {}), manifest.get("spec"))):
+        raise InvalidInputError("the manifest needs metadata and spec")
+    try:
+        made = kind.fill_in(manifest)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidInputError(f"the manifest's spec is not that of a {kind.api_kind}: {error!r}") from error
     _mark(made, spec)
     why = kind.refusal(made)
     if why is not None:

@@ -6,13 +6,16 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from activities.backends.kubernetes.api import KubeApi, Raw
-from activities.backends.kubernetes.jobview import JobObject, JobRecord, job_record
+from activities.backends.kubernetes.installed import Found, Installed
+from activities.backends.kubernetes.jobview import JobObject, JobRecord, Owners, job_record, outermost
+from activities.backends.kubernetes.kinds.all import KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
-from activities.backends.kubernetes.kinds.batch_job import BatchJob
+from activities.backends.kubernetes.kueue import JOB_UID, owner_uid, workloads_path
 from activities.backends.kubernetes.marks import FIRST
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.nodeview import BootTimes, node_facts
@@ -23,7 +26,6 @@ from activities.backends.steady import Steadiness
 from fleet.errors import NotFoundError
 from fleet.model import NativeJob, NodeFacts, Phase
 
-KINDS: tuple[JobKind, ...] = (BatchJob(),)
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 FIRST_LIST = 30.0
 """Seconds that the first list of everything may take."""
@@ -37,9 +39,12 @@ class Picture:
         objects: Sequence[JobObject],
         pods: Sequence[PodRecord],
         nodes: Sequence[NodeRecord],
+        workloads: Sequence[Raw] = (),
         age: float | None = None,
     ) -> None:
-        self.objects = objects
+        waiting = {owner_uid(one): one for one in workloads}
+        self.objects = [replace(one, workload=waiting.get(one.uid)) for one in objects]
+        """Of each kind, the outermost first; those between a job object and its pods are among them."""
         self.pods = pods
         self.nodes = {node.name: node for node in nodes}
         self.live = age is None
@@ -57,13 +62,11 @@ class ClusterView:
         self.boots = BootTimes()
         self.records: dict[str, NodeRecord] = {}
         """Nodes as they were at the last reading, with what the port's value leaves out."""
+        self.installed = Installed(api, settings.namespaces)
         spaces = settings.namespaces
-        self.job_mirrors = {
-            kind.word: Mirror(
-                api, f"jobs of {cluster}", tuple(kind.path(n) for n in spaces) or (kind.path(),), self._keeper(kind)
-            )
-            for kind in KINDS
-        }
+        self.job_mirrors: dict[str, Mirror[JobObject]] = {}
+        """By kind, of those that the cluster has; the outermost first."""
+        self.workload_mirror: Mirror[Raw] | None = None
         self.pod_mirror = Mirror(
             api,
             f"pods of {cluster}",
@@ -79,14 +82,30 @@ class ClusterView:
     def _keeper(self, kind: JobKind) -> Callable[[Raw], JobObject]:
         return lambda raw: JobObject(kind, raw)
 
+    def _paths(self, path: Callable[[str], str]) -> tuple[str, ...]:
+        return tuple(path(n) for n in self.settings.namespaces or ("",))
+
+    async def follow(self) -> None:
+        """Follows every kind that the cluster has, and waits for the first list of each."""
+        found = await self.installed.now()
+        for kind in found.kinds:
+            if kind.word not in self.job_mirrors:
+                made = Mirror(self.api, f"jobs of {self.cluster}", self._paths(kind.path), self._keeper(kind))
+                self.job_mirrors[kind.word] = made
+        self.job_mirrors = {k.word: self.job_mirrors[k.word] for k in KINDS if k.word in self.job_mirrors}
+        if found.kueue and self.workload_mirror is None:
+            paths = self._paths(workloads_path)
+            self.workload_mirror = Mirror(self.api, f"workloads of {self.cluster}", paths, lambda raw: raw)
+        await asyncio.gather(*(mirror.ready(FIRST_LIST) for mirror in self.mirrors()))
+
     # -- the picture
 
     async def picture(self, max_age: float) -> Picture:
         """At most `max_age` seconds old. Raises TemporaryError when the apiserver cannot be asked."""
         if max_age <= 0:
             return await self._live.fresh()
+        await self.follow()
         mirrors = self.mirrors()
-        await asyncio.gather(*(mirror.ready(FIRST_LIST) for mirror in mirrors))
         if any(mirror.age() > max_age for mirror in mirrors):
             await self._pulse.cached(min(max_age, self.settings.alive))
             for mirror in mirrors:
@@ -99,27 +118,35 @@ class ClusterView:
         """The watched picture as it is."""
         objects = [one for mirror in self.job_mirrors.values() for one in mirror.values()]
         age = max(mirror.age() for mirror in self.mirrors())
-        return Picture(objects, self.pod_mirror.values(), self.node_mirror.values(), age)
+        workloads = self.workload_mirror.values() if self.workload_mirror else []
+        return Picture(objects, self.pod_mirror.values(), self.node_mirror.values(), workloads, age)
 
     def mirrors(self) -> list[Mirror[Any]]:
         """Everything that is followed."""
-        return [*self.job_mirrors.values(), self.pod_mirror, self.node_mirror]
+        workloads = [self.workload_mirror] if self.workload_mirror else []
+        return [*self.job_mirrors.values(), *workloads, self.pod_mirror, self.node_mirror]
 
     async def _read_all(self) -> Picture:
         spaces = self.settings.namespaces
-        paths = [(kind, kind.path(n)) for kind in KINDS for n in spaces or ("",)]
+        installed = await self.installed.now()
+        paths = [(kind, kind.path(n)) for kind in installed.kinds for n in spaces or ("",)]
         pods = [f"/api/v1/namespaces/{n}/pods" for n in spaces] or [PODS]
-        jobs = await asyncio.gather(*(self.api.list(f"jobs of {self.cluster}", path) for _, path in paths))
+        queued = self._paths(workloads_path) if installed.kueue else ()
+        jobs = await asyncio.gather(
+            *(self.api.list(f"jobs of {self.cluster}", path) for _, path in paths),
+            *(self.api.list(f"workloads of {self.cluster}", path) for path in queued),
+        )
         found = await asyncio.gather(
             self.api.list(f"nodes of {self.cluster}", NODES),
             *(self.api.list(f"pods of {self.cluster}", path) for path in pods),
         )
-        objects = [JobObject(kind, raw) for (kind, _), (items, _) in zip(paths, jobs, strict=True) for raw in items]
+        objects = [JobObject(kind, raw) for (kind, _), (items, _) in zip(paths, jobs, strict=False) for raw in items]
         resource = self.settings.gpu_resource
         return Picture(
             objects,
             [pod_record(raw, resource) for items, _ in found[1:] for raw in items],
             [node_record(raw, resource) for raw in found[0][0]],
+            [raw for items, _ in jobs[len(paths) :] for raw in items],
         )
 
     # -- jobs
@@ -130,21 +157,22 @@ class ClusterView:
     def records_of(self, picture: Picture) -> tuple[JobRecord, ...]:
         """One record for each job, of its newest object."""
         groups: dict[str, list[JobObject]] = {}
-        for one in picture.objects:
+        for one in outermost(picture.objects):
             groups.setdefault(one.native_id, []).append(one)
-        pods: dict[tuple[str, str], list[PodRecord]] = {}
+        owners = Owners(picture.objects)
+        pods: dict[str, list[PodRecord]] = {}
         for pod in picture.pods:
-            pods.setdefault((pod.namespace, pod.owner_name), []).append(pod)
-        made = []
-        for group in groups.values():
-            mine = [p for o in group for p in pods.get((o.namespace, o.name), []) if p.owner_kind == o.kind.owner]
-            made.append(job_record(self.cluster, group, mine, picture.nodes))
+            owner = owners.of(pod)
+            if owner is not None:
+                pods.setdefault(owner.native_id, []).append(pod)
+        made = [job_record(self.cluster, g, pods.get(key, []), picture.nodes) for key, g in groups.items()]
         return tuple(sorted(made, key=lambda record: (record.job.submitted_at, record.job.native_id)))
 
     async def job(self, native_id: str) -> JobRecord:
         """Live. Phase ABSENT when the apiserver does not know it, and this process never saw it either."""
         kind, namespace, name = self._parse(native_id)
-        if kind is None:
+        installed = await self.installed.now()
+        if kind is None or kind not in installed.kinds:
             return _absent(self.cluster, native_id)
         path = kind.path(namespace)
         own = self.api.get(f"job {native_id}", kind.path(namespace, name))
@@ -155,16 +183,30 @@ class ClusterView:
         )
         group = [JobObject(kind, raw) for raw in ([first] if first else []) + later[0]]
         group = [one for one in group if one.native_id == native_id]
+        group = await self._with_workloads(group, installed)
         known = [one.name for one in group] or [name]
         pods, _ = await self.api.list(
             f"pods of {native_id}",
             f"/api/v1/namespaces/{namespace}/pods",
             [("labelSelector", kind.pods_of(known))],
         )
-        mine = [pod_record(raw, self.settings.gpu_resource) for raw in pods]
+        found = (pod_record(raw, self.settings.gpu_resource) for raw in pods)
+        mine = [pod for pod in found if kind.object_of(pod) in known]
         if group:
             return job_record(self.cluster, group, mine, nodes)
         return self._deleted(native_id, mine, nodes)
+
+    async def _with_workloads(self, group: list[JobObject], installed: Found) -> list[JobObject]:
+        """What Kueue keeps of those that are in a queue."""
+        made = []
+        for one in group:
+            if one.queue and installed.kueue:
+                query = [("labelSelector", f"{JOB_UID}={one.uid}")]
+                found, _ = await self.api.list(f"workload of {one.name}", workloads_path(one.namespace), query)
+                made.append(replace(one, workload=found[0] if found else None))
+            else:
+                made.append(one)
+        return made
 
     def _deleted(self, native_id: str, pods: list[PodRecord], nodes: Mapping[str, NodeRecord]) -> JobRecord:
         """A job whose object is gone: a person's end of it, if this process saw it before it had ended."""
@@ -211,7 +253,7 @@ class ClusterView:
         return {node.name: node for node in found}
 
     def facts_of(self, picture: Picture) -> tuple[NodeFacts, ...]:
-        holders = held_nodes(picture.pods, self._native_ids(picture.objects))
+        holders = held_nodes(picture.pods, Owners(picture.objects))
         self.records = dict(picture.nodes)
         made = tuple(
             node_facts(self.cluster, record, holders.get(record.name, ()), self.boots, picture.at)
@@ -222,25 +264,22 @@ class ClusterView:
                 self.steadiness.saw(facts.node, facts.responding, picture.at)
         return made
 
-    def _native_ids(self, objects: Iterable[JobObject]) -> dict[tuple[str, str, str], str]:
-        return {(o.kind.owner, o.namespace, o.name): o.native_id for o in objects}
-
     async def close(self) -> None:
         await asyncio.gather(*(mirror.close() for mirror in self.mirrors()))
+        await self.installed.close()
         await self._live.close()
         await self._pulse.close()
         await self.api.close()
 
 
-def held_nodes(
-    pods: Sequence[PodRecord], native_ids: Mapping[tuple[str, str, str], str]
-) -> Mapping[str, tuple[str, ...]]:
+def held_nodes(pods: Sequence[PodRecord], owners: Owners) -> Mapping[str, tuple[str, ...]]:
     """node -> native ids of what holds it: jobs that we know, and every other pod with GPUs by its own name."""
     held: dict[str, list[str]] = {}
     for pod in pods:
         if not pod.node or pod.ended:
             continue
-        native = native_ids.get((pod.owner_kind, pod.namespace, pod.owner_name))
+        owner = owners.of(pod)
+        native = owner.native_id if owner else None
         if native is None and pod.gpus:
             native = f"pod/{pod.namespace}/{pod.name}"
         if native is not None and native not in held.setdefault(pod.node, []):

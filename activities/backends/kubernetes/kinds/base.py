@@ -1,10 +1,15 @@
 """What a kind of job must be able to say and do. Pure: objects in, facts and patches out; no calls."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
+from activities.backends.kubernetes.records import PodRecord
 from fleet.model import Phase, Value
+
+RESTART_ENV = "GPU_RUNBOOKS_RESTART"
+"""Environment variable in which a submitted job's containers find the number of their attempt."""
 
 
 class KindState(Value):
@@ -28,43 +33,136 @@ class Release(Value):
     generation: int
     annotations: Mapping[str, str | None]
     """Of the object itself; None takes one away."""
-    node_affinity: Mapping[str, object] | None
-    """Of the pod template; None for none."""
+    affinities: tuple[Mapping[str, object] | None, ...] = ()
+    """Node affinity of each pod template, in their order; None for none."""
+    gated: bool = False
+    """The templates get the scheduling gate `marks.GATE` instead, and each pod is placed when it is there."""
+    suspended: bool = False
+    """Who starts it is another (Kueue): its own `suspend` stays as it is."""
 
 
-class JobKind(Protocol):
-    """One kind. `word` is the first part of a native id."""
+class JobKind(ABC):
+    """One kind. An object of it is called *job object* here; its pods may belong to objects between."""
 
-    word: str
-    owner: str
-    """`kind` in the owner reference of its pods."""
+    word: ClassVar[str]
+    """First part of a native id."""
+    api_version: ClassVar[str]
+    """Such as `batch/v1`."""
+    api_kind: ClassVar[str]
+    plural: ClassVar[str]
+    """Its resource, in a path and in a role."""
+    affinity_mutable: ClassVar[bool] = True
+    """Node affinity of a stopped object's template may change; where not, its pods are placed by `marks.GATE`."""
+
+    @property
+    def group(self) -> str:
+        """API group."""
+        return self.api_version.partition("/")[0]
 
     def path(self, namespace: str = "", name: str = "") -> str:
         """Of the API: of all, of one namespace's, or of one object."""
+        where = f"/namespaces/{namespace}" if namespace else ""
+        return f"/apis/{self.api_version}{where}/{self.plural}" + (f"/{name}" if name else "")
 
+    @abstractmethod
     def state(self, raw: Raw) -> KindState:
         """What the object says."""
 
-    def template(self, raw: Raw) -> Raw:
-        """Its pod template."""
+    @abstractmethod
+    def templates(self, raw: Raw) -> tuple[Raw, ...]:
+        """Its pod templates, of each role; at least one, an empty one where the object has none."""
 
+    @abstractmethod
+    def object_of(self, pod: PodRecord) -> str:
+        """Name of the object of this kind that the pod belongs to; empty when it belongs to none."""
+
+    def is_of(self, pod: PodRecord, raw: Raw) -> bool:
+        """Whether a pod with that name belongs to this very object, and not to an older one of the same name."""
+        return pod.owner_uid == str(raw["metadata"]["uid"])
+
+    @abstractmethod
     def pods_of(self, names: Sequence[str]) -> str:
-        """Label selector of the pods of these objects."""
+        """Label selector of the pods of these objects; it may find more than these."""
 
+    @abstractmethod
     def refusal(self, raw: Raw) -> str | None:
         """The exact field to change where its own controller could start a second copy, else None."""
 
+    @abstractmethod
     def fill_in(self, raw: Raw) -> Raw:
-        """A manifest for a submit, with what we need where its owner left it open."""
+        """A manifest for a submit, with what we need where its owner left it open. Raises InvalidInputError."""
 
+    @abstractmethod
     def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
         """Patch that stops it with its pods' grace and keeps the object."""
 
     def reopen(self, raw: Raw) -> Raw | None:
-        """Patch of the status after which the template may change; None when it may already."""
+        """Patch of the status after which the template may change and it counts as not started; None when it is so
+        already, or the kind needs none."""
+        del raw
+        return None
 
+    def prepare(self, raw: Raw, order: Release) -> Raw | None:
+        """Patch that must land before the release, of a suspended object; None when it has, or none is needed."""
+        del raw, order
+        return None
+
+    @abstractmethod
     def release(self, raw: Raw, order: Release) -> Raw:
         """Patch that starts the next attempt."""
 
+    @abstractmethod
     def successor(self, raw: Raw, name: str, order: Release) -> Raw:
         """A new, suspended object for the next attempt of one that has ended for good."""
+
+
+# -- what the kinds share
+
+
+def controller_of(raw: Raw) -> Raw | None:
+    """The owner reference of what controls the object."""
+    return next((o for o in raw["metadata"].get("ownerReferences") or [] if o.get("controller")), None)
+
+
+def true_conditions(raw: Raw) -> Mapping[str, Raw]:
+    """Conditions that are True, by type."""
+    found = raw.get("status", {}).get("conditions") or []
+    return {c["type"]: c for c in found if c.get("status") == "True"}
+
+
+def note_restarts(template: Raw, generation: str, annotation: str) -> None:
+    """Gives a template the annotation of its attempt's number, and its containers the variable that reads it."""
+    for container in template.setdefault("spec", {}).get("containers", []):
+        env = container.setdefault("env", [])
+        known = {e.get("name") for e in env}
+        source = {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
+        env += [{"name": RESTART_ENV, "valueFrom": source}] if RESTART_ENV not in known else []
+    notes = template.setdefault("metadata", {}).setdefault("annotations", {})
+    notes[annotation] = generation
+
+
+def replacing(old: Mapping[str, object], new: Mapping[str, object]) -> Raw:
+    """A merge patch that makes `old` into `new`: what is gone must be named with null."""
+    patch: Raw = dict.fromkeys(old.keys() - new.keys(), None)
+    for key, value in new.items():
+        before = old.get(key)
+        patch[key] = replacing(before, value) if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+    return patch
+
+
+def successor_metadata(raw: Raw, name: str, order: Release, first_label: str, drop: frozenset[str]) -> Raw:
+    """Metadata of a successor: the old one's own labels and annotations, our words, and the name of the first."""
+    meta = raw["metadata"]
+    labels = meta.get("labels") or {}
+    notes = {**(meta.get("annotations") or {}), **order.annotations}
+    return {
+        "name": name,
+        "namespace": meta["namespace"],
+        "labels": {
+            **{k: v for k, v in labels.items() if k not in drop},
+            first_label: labels.get(first_label, meta["name"]),
+        },
+        "annotations": {
+            k: v for k, v in notes.items() if v is not None and not k.startswith("kubectl.kubernetes.io/")
+        },
+    }

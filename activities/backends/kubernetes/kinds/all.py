@@ -1,0 +1,8 @@
+"""Every kind of job that is known, outermost first: the pods of a JobSet are those of its Jobs, too."""
+
+from activities.backends.kubernetes.kinds.base import JobKind
+from activities.backends.kubernetes.kinds.batch_job import BatchJob
+
+KINDS: tuple[JobKind, ...] = (BatchJob(),)
+ALWAYS: tuple[JobKind, ...] = tuple(kind for kind in KINDS if kind.group == "batch")
+"""Those that every cluster has."""
