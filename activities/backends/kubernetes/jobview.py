@@ -197,7 +197,7 @@ def unseen_queue(newest: JobObject, phase: Phase) -> str | None:
     if not newest.queue or newest.workload is not None or phase is not Phase.RUNNING:
         return None
     return (
-        f"its label {kueue.QUEUE} names the queue {newest.queue}, and no Workload of it is seen: let our account list "
+        f"its label {kueue.QUEUE} names the queue {newest.queue}, and no Workload of it is seen: let us list "
         "workloads.kueue.x-k8s.io, or take the label away where Kueue is not installed"
     )
 
