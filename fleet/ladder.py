@@ -17,7 +17,15 @@ _UNKNOWN_TRIES = 1
 
 RANK_IS_GONE = frozenset({"xid:79", "gpu_lost", "node_down"})
 """Rules after which a rank cannot answer any more: a checkpoint needs every rank, so waiting long for one is vain."""
-PREEMPTED = frozenset({"text:slurm_preemption", "reason:PREEMPTED", "reason:preemption"})
+PREEMPTED = frozenset(
+    {
+        "text:slurm_preemption",
+        "reason:PREEMPTED",
+        "reason:preemption",
+        "reason:EvictionByEvictionAPI",
+        "reason:PreemptionByScheduler",
+    }
+)
 """Rules of an end that the scheduler ordered for other people's sake: no node is at fault and no try is spent."""
 LOST_RANK_GRACE = 5.0
 """Seconds that a checkpoint is waited for all the same: one that was being written may still be completed."""

@@ -7,7 +7,7 @@ import pytest
 
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.attempts import node_affinity
-from activities.backends.kubernetes.jobs import LONGEST_NAME, successor_name
+from activities.backends.kubernetes.jobs import successor_name
 from activities.backends.kubernetes.kinds.base import RESTART_ENV, Release
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.submit import manifest_for, object_name
@@ -16,6 +16,7 @@ from fleet.orders import JobSpec
 from tests.kubernetes.making import a_job
 
 KIND = BatchJob()
+LONGEST_NAME = KIND.longest_name
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -70,7 +71,9 @@ def test_a_successor_of_a_successor_keeps_the_first_ones_name() -> None:
 
 @pytest.mark.parametrize("length", [5, LONGEST_NAME, 63])
 def test_a_successors_name_is_legal_and_its_own(length: int) -> None:
-    names = {successor_name("a" * length, n) for n in (1, 2, 10)} | {successor_name("a" * (length - 1) + "b", 1)}
+    names = {successor_name("a" * length, n, LONGEST_NAME) for n in (1, 2, 10)} | {
+        successor_name("a" * (length - 1) + "b", 1, LONGEST_NAME)
+    }
     assert len(names) == 4
     assert all(len(name) <= LONGEST_NAME for name in names)
 

@@ -23,8 +23,10 @@ SIGNALS = ("USR1", "USR2")
 """Signals that may ask for a checkpoint; any other could end the job."""
 EXEC_LIMIT = 10.0
 """Seconds that a signal may take to reach one pod."""
-LONGEST_NAME = 56
-"""Characters of an Indexed Job's name: its pods' host names, `NAME-INDEX`, must not pass 63."""
+
+
+GONE_WITHIN = 8.0
+"""Seconds in which the pod objects of an attempt that has ended go, once nothing keeps them."""
 
 
 class JobOrders:
@@ -128,8 +130,8 @@ class JobOrders:
             return record.job
         gone: dict[str, str | None] = {marks.ADOPTED: None, marks.HELD: None, marks.REQUIRED: None}
         if newest.stopped and newest.held_by_us:
-            await self.release(record, gone, own_affinities(newest))
             await self.drop_proofs(record.pods)
+            await self.release(record, gone, own_affinities(newest))
         else:
             await self.annotate(record, gone)
         return (await self.view.known_job(native_id)).job
@@ -146,6 +148,7 @@ class JobOrders:
         the change, for what is derived from the status would be lost then."""
         number = record.job.restarts
         await self.annotate(record, {marks.RESTARTS: str(number)})
+        await self._wait_quiet(record)
         await self._reopen(record)
         newest, kind = record.newest, record.newest.kind
         queue = newest.queue or newest.notes.get(marks.QUEUE, "")
@@ -169,6 +172,19 @@ class JobOrders:
         await self._change(record, decide)
         if newest.queue:
             await self._on_workload(record, lambda raw: None if kueue.is_active(raw) else kueue.activation())
+
+    async def _wait_quiet(self, record: JobRecord) -> None:
+        """For kinds whose controller would start a next attempt beside old pods, or count their end against it.
+        Raises TemporaryError while one is there."""
+        quiet = record.newest.kind.quiet
+        if quiet is None:
+            return
+        end = time.monotonic() + GONE_WITHIN
+        while left := [p.name for p in (await self.view.known_job(record.job.native_id)).pods]:
+            if time.monotonic() >= end:
+                raise TemporaryError(f"job {record.job.native_id}: pods of its last attempt are there ({left})", 2.0)
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(quiet)
 
     async def _reopen(self, record: JobRecord) -> None:
         kind = record.newest.kind
@@ -232,7 +248,9 @@ class JobOrders:
         """A failed object stays failed: the next attempt is an object of its own, suspended, with a name made of the
         attempt's number, so that a second try finds the first one's."""
         newest, job = record.newest, record.job
-        await self._keep_proofs(record.attempt(newest.generation))
+        ranks = record.attempt(newest.generation)
+        await self._keep_proofs(ranks)
+        await asyncio.gather(*(self._end_pod(pod) for pod in ranks if not (pod.ended or pod.deleted)))
         number = job.restarts + 1
         words: dict[str, str | None] = {
             marks.ADOPTED: "true",
@@ -244,7 +262,7 @@ class JobOrders:
                 marks.FIRST_CREATED, newest.raw["metadata"].get("creationTimestamp", "")
             ),
         }
-        name = successor_name(newest.first, number)
+        name = successor_name(newest.first, number, newest.kind.longest_name)
         made = successor(newest, name, Release(generation=number, annotations=words))
         what = f"next object of job {job.native_id}"
         answer = await self.api.write("POST", newest.kind.path(newest.namespace), made)
@@ -257,6 +275,14 @@ class JobOrders:
                 raise RefusedError(f"{what}: the name {name} belongs to another job; rename or remove that one")
         elif answer.outcome is not Outcome.DONE:
             raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
+
+    async def _end_pod(self, pod: PodRecord) -> None:
+        """With its grace. Some controllers leave the other ranks of a failed job running."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+        answer = await self.api.write("DELETE", path, body)
+        if answer.outcome not in {Outcome.DONE, Outcome.NOT_FOUND, Outcome.CONFLICT}:
+            raise error_of_write(f"end pod {pod.name}", answer.outcome, answer.text, answer.retry_after)
 
     async def cancel(self, native_id: str) -> NativeJob:
         """Suspended for good. Its object stays, so that everybody can see how it ended."""
@@ -345,11 +371,11 @@ def successor(newest: JobObject, name: str, order: Release) -> Raw:
     return made
 
 
-def successor_name(first: str, number: int) -> str:
+def successor_name(first: str, number: int, longest: int) -> str:
     """`NAME-gN`; a long name is cut, and a hash of the whole keeps it apart from others."""
     tail = f"-g{number}"
-    if len(first) + len(tail) > LONGEST_NAME:
-        first = f"{first[: LONGEST_NAME - len(tail) - 8].rstrip('-.')}-{op_id(first)}"
+    if len(first) + len(tail) > longest:
+        first = f"{first[: longest - len(tail) - 8].rstrip('-.')}-{op_id(first)}"
     return first + tail
 
 
@@ -365,4 +391,5 @@ def manifest_of(newest: JobObject) -> str:
     made = newest.kind.successor(newest.raw, str(meta["name"]), Release(generation=0, annotations={}))
     made["metadata"] = {key: value for key, value in kept.items() if value}
     made["spec"] = {k: v for k, v in made["spec"].items() if k not in {"suspend", "manualSelector"}}
+    made["spec"].get("runPolicy", {}).pop("suspend", None)
     return yaml.safe_dump(made, sort_keys=False)

@@ -218,6 +218,8 @@ def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRe
     if state.ended is not None:
         if state.ended is Phase.FAILED and any(p.node_lost for p in own):
             return Phase.NODE_LOST
+        if state.ended is Phase.SUCCEEDED and any(p.disruption for p in own):
+            return Phase.FAILED  # a rank that ends with 0 when it is told to go is counted as done by its controller
         return state.ended
     if state.ending or "deletionTimestamp" in newest.raw["metadata"]:
         return Phase.STOPPING
@@ -239,7 +241,11 @@ def reason_of(newest: JobObject, own: Sequence[PodRecord], phase: Phase) -> str:
     if phase is Phase.PENDING:
         return next((p.waiting for p in own if p.waiting), "its pods are not all started")
     if phase.ended or phase is Phase.STOPPING:
-        pod = next((p for p in sorted(own, key=lambda p: p.finished or 0) if p.exit_code or p.node_lost), None)
+        ends = sorted(own, key=lambda p: p.finished or 0)
+        gone = next((p for p in ends if p.disruption and not p.node_lost), None)
+        if gone is not None:
+            return f"{gone.disruption} ({state.reason or newest.kind.api_kind})"
+        pod = next((p for p in ends if p.exit_code or p.node_lost), None)
         return " ".join(w for w in (state.reason, pod.reason if pod else "") if w)
     return ""
 
@@ -269,5 +275,14 @@ class Owners:
             name = kind.object_of(pod)
             found = self._objects.get((kind.word, pod.namespace, name)) if name else None
             if found is not None:
-                return found
+                return self._above(found)
         return None
+
+    def _above(self, one: JobObject) -> JobObject:
+        """What it belongs to in the end: a RayJob's submitter is a Job of its own."""
+        owner = controller_of(one.raw) or {}
+        for kind in self._kinds:
+            if kind.api_kind == owner.get("kind"):
+                above = self._objects.get((kind.word, one.namespace, str(owner.get("name"))))
+                return self._above(above) if above is not None else one
+        return one

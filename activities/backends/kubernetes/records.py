@@ -62,6 +62,8 @@ class PodRecord(Value):
     finished: float | None = None
     node_lost: bool = False
     """It was taken away because its node was given up."""
+    disruption: str = ""
+    """Why it was evicted, preempted or otherwise taken away: whatever code it ends with, its work is not done."""
     ours: bool = False
     """Carries our finalizer."""
     gated: bool = False
@@ -164,6 +166,7 @@ def pod_record(raw: Raw, resource: str) -> PodRecord:
         exit_code=end.get("exitCode") if len(ends) == len(main) or bad else None,
         finished=seconds(end.get("finishedAt")) or None,
         node_lost=disruption.get("reason") in _LOST or status.get("reason") == "NodeLost",
+        disruption=str(disruption.get("reason", "")),
         gated=any(g["name"] == GATE for g in spec.get("schedulingGates") or []),
         ours=PROOF in meta.get("finalizers", []),
         containers=tuple(c["name"] for c in spec.get("containers", [])),

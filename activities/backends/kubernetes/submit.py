@@ -6,7 +6,6 @@ import yaml
 
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi, Raw
-from activities.backends.kubernetes.jobs import LONGEST_NAME
 from activities.backends.kubernetes.jobview import JobObject
 from activities.backends.kubernetes.kinds.all import KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
@@ -80,14 +79,14 @@ def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
         made = kind.fill_in(manifest)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"the manifest's spec is not that of a {kind.api_kind}: {error!r}") from error
-    _mark(made, spec)
+    _mark(made, spec, kind)
     why = kind.refusal(made)
     if why is not None:
         raise InvalidInputError(f"as it is written it cannot be supervised: {why}")
     return kind, made
 
 
-def _mark(made: Raw, spec: JobSpec) -> None:
+def _mark(made: Raw, spec: JobSpec, kind: JobKind) -> None:
     meta = made["metadata"]
     words = {**marks.annotations_of_comment(spec.comment), **(meta.get("annotations") or {})}
     named = words.get(f"{TOKEN_PREFIX}job")
@@ -97,12 +96,12 @@ def _mark(made: Raw, spec: JobSpec) -> None:
     meta["labels"] = {**(meta.get("labels") or {}), SUPERVISE: "true"}
     meta["annotations"] = {**words, f"{TOKEN_PREFIX}job": spec.job, marks.KEY: spec.job}
     meta["namespace"] = meta.get("namespace") or "default"
-    meta["name"] = object_name(spec.job)
+    meta["name"] = object_name(spec.job, kind.longest_name)
 
 
-def object_name(key: str) -> str:
+def object_name(key: str, longest: int = JobKind.longest_name) -> str:
     """A legal name that only this key has."""
     plain = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")
-    if plain == key and len(plain) <= LONGEST_NAME and not plain[0].isdigit():
+    if plain == key and len(plain) <= longest and not plain[0].isdigit():
         return plain
-    return f"{('j-' + plain)[: LONGEST_NAME - 8].rstrip('-')}-{op_id(key)}"
+    return f"{('j-' + plain)[: longest - 8].rstrip('-')}-{op_id(key)}"

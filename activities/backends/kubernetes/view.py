@@ -163,7 +163,7 @@ class ClusterView:
         pods: dict[str, list[PodRecord]] = {}
         for pod in picture.pods:
             owner = owners.of(pod)
-            if owner is not None:
+            if owner is not None and owner.kind.object_of(pod) == owner.name:
                 pods.setdefault(owner.native_id, []).append(pod)
         made = [job_record(self.cluster, g, pods.get(key, []), picture.nodes) for key, g in groups.items()]
         return tuple(sorted(made, key=lambda record: (record.job.submitted_at, record.job.native_id)))

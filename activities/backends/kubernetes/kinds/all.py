@@ -2,7 +2,8 @@
 
 from activities.backends.kubernetes.kinds.base import JobKind
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
+from activities.backends.kubernetes.kinds.pytorch_job import PyTorchJob
 
-KINDS: tuple[JobKind, ...] = (BatchJob(),)
+KINDS: tuple[JobKind, ...] = (PyTorchJob(), BatchJob())
 ALWAYS: tuple[JobKind, ...] = tuple(kind for kind in KINDS if kind.group == "batch")
 """Those that every cluster has."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
+from activities.backends.kubernetes.marks import GENERATION
 from activities.backends.kubernetes.records import PodRecord
 from fleet.model import Phase, Value
 
@@ -51,6 +52,12 @@ class JobKind(ABC):
     api_kind: ClassVar[str]
     plural: ClassVar[str]
     """Its resource, in a path and in a role."""
+    longest_name: ClassVar[int] = 56
+    """Characters of an object's name, so that the names made of it are legal: an Indexed Job's host names,
+    `NAME-INDEX`, must not pass 63."""
+    quiet: ClassVar[float | None] = None
+    """Seconds that no pod of older attempts was there before the next one may be released, where its controller does
+    not wait for them by itself; None where it does."""
     affinity_mutable: ClassVar[bool] = True
     """Node affinity of a stopped object's template may change; where not, its pods are placed by `marks.GATE`."""
 
@@ -139,6 +146,29 @@ def note_restarts(template: Raw, generation: str, annotation: str) -> None:
         env += [{"name": RESTART_ENV, "valueFrom": source}] if RESTART_ENV not in known else []
     notes = template.setdefault("metadata", {}).setdefault("annotations", {})
     notes[annotation] = generation
+
+
+def template_patch(template: Raw, order: Release, number: int) -> Raw:
+    """Merge patch of the pod template with that number in `Kind.templates`: its attempt and its node affinity."""
+    patch: Raw = {"metadata": {"annotations": {GENERATION: str(order.generation)}}}
+    has = template.get("spec", {}).get("affinity") or {}
+    ours = order.affinities[number] if number < len(order.affinities) else None
+    if ours or has.get("nodeAffinity"):
+        left = {k: v for k, v in {**has, "nodeAffinity": ours}.items() if v}
+        patch["spec"] = {"affinity": replacing(has, left) if left else None}
+    return patch
+
+
+def merged(old: Raw, patch: Raw) -> Raw:
+    """What a merge patch makes of an object (RFC 7386), for parts of lists, which such a patch replaces whole."""
+    made = {k: v for k, v in old.items() if patch.get(k, v) is not None}
+    for key, value in patch.items():
+        if isinstance(value, Mapping):
+            before = made.get(key)
+            made[key] = merged(before if isinstance(before, dict) else {}, dict(value))
+        elif value is not None:
+            made[key] = value
+    return made
 
 
 def replacing(old: Mapping[str, object], new: Mapping[str, object]) -> Raw:

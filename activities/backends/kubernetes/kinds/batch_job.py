@@ -12,8 +12,8 @@ from activities.backends.kubernetes.kinds.base import (
     Release,
     controller_of,
     note_restarts,
-    replacing,
     successor_metadata,
+    template_patch,
     true_conditions,
 )
 from activities.backends.kubernetes.marks import FIRST, GENERATION
@@ -104,13 +104,7 @@ class BatchJob(JobKind):
         return {"status": {"startTime": None}} if raw.get("status", {}).get("startTime") else None
 
     def release(self, raw: Raw, order: Release) -> Raw:
-        template: Raw = {"metadata": {"annotations": {GENERATION: str(order.generation)}}}
-        has = self.templates(raw)[0].get("spec", {}).get("affinity", {}) or {}
-        ours = order.affinities[0] if order.affinities else None
-        if ours or has.get("nodeAffinity"):
-            affinity = {**has, "nodeAffinity": ours}
-            left = {k: v for k, v in affinity.items() if v}
-            template["spec"] = {"affinity": replacing(has, left) if left else None}
+        template = template_patch(self.templates(raw)[0], order, 0)
         spec: Raw = {"template": template} if order.suspended else {"suspend": False, "template": template}
         return {"metadata": {"annotations": dict(order.annotations)}, "spec": spec}
 
