@@ -247,11 +247,13 @@ async def test_each_right_that_is_taken_away_is_named_and_no_other_is_asked_for(
     for role in (r for r in roles if r["kind"] == "ClusterRole"):
         for place, rule in enumerate(role["rules"]):
             group = f".{rule['apiGroups'][0]}" if rule["apiGroups"][0] else ""
-            granted |= {f"{verb} {resource}{group}" for verb in rule["verbs"] for resource in rule["resources"]}
+            wanted = {f"{verb} {resource}{group}" for verb in rule["verbs"] for resource in rule["resources"]}
+            granted |= wanted
+            if wanted <= {str(right) for right in RIGHTS if right.optional}:
+                continue  # this cluster has no such resource, so nobody asks for the right
             without = copy.deepcopy(role)
             without["rules"][place]["verbs"] = ["deletecollection"]
             await gamma.apply(without)
-            wanted = {f"{verb} {resource}{group}" for verb in rule["verbs"] for resource in rule["resources"]}
             seen = await until(backend.missing_rights, bool, 10)
             named = {line.partition(":")[0] for line in seen}
             assert named <= wanted

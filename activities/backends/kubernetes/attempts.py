@@ -151,7 +151,9 @@ class Attempts:
         record = await self.view.known_job(native_id)
         if record.job.phase is not Phase.RUNNING:
             raise RefusedError(f"job {native_id} is {record.job.phase}; it is settled once it runs")
-        await self.orders.annotate(record, {marks.ADOPTED: "true", marks.HELD: "true", marks.REQUIRED: None})
+        ran = str(record.newest.generation)
+        words = {marks.ADOPTED: "true", marks.HELD: "true", marks.REQUIRED: None, marks.RAN: ran}
+        await self.orders.annotate(record, words)
         return (await self.view.known_job(native_id)).job
 
 

@@ -1,6 +1,7 @@
 """`KubernetesBackend`: the port for one Kubernetes cluster, put together from its parts."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -9,6 +10,7 @@ from activities.backends.kubernetes.attempts import Attempts
 from activities.backends.kubernetes.check import Checks
 from activities.backends.kubernetes.giveback import give_back_all
 from activities.backends.kubernetes.jobs import JobOrders
+from activities.backends.kubernetes.jobview import JobRecord
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.nodes import NodeOrders, is_free
 from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
@@ -192,7 +194,8 @@ class KubernetesBackend:
         await self.power.power_on(node)
 
     async def missing_rights(self) -> tuple[str, ...]:
-        found = await missing_rights(self.api, self.settings.namespaces)
+        served = (await self.view.installed.now()).served
+        found = await missing_rights(self.api, self.settings.namespaces, served)
         return tuple(f"{right}: {right.without}" for right in found)
 
     # -- marks
@@ -216,7 +219,7 @@ class KubernetesBackend:
                     event.clear()
                 picture = self.view.watched()
                 records = self.view.records_of(picture)
-                await asyncio.gather(*(self._attempts.place(record) for record in records))
+                await asyncio.gather(*(self._place(record) for record in records))
                 seen_jobs = {record.job.native_id: record.job for record in records}
                 seen_nodes = {f.node: f.model_copy(update={"read_at": 0.0}) for f in self.view.facts_of(picture)}
                 new_jobs = [job for key, job in seen_jobs.items() if jobs.get(key) != job]
@@ -230,6 +233,11 @@ class KubernetesBackend:
         finally:
             for mirror, event in events.items():
                 mirror.unsubscribe(event)
+
+    async def _place(self, record: JobRecord) -> None:
+        """What cannot be placed now is tried at the next change; the picture goes on."""
+        with contextlib.suppress(FleetError):
+            await self._attempts.place(record)
 
     async def _went(self, job: NativeJob) -> NativeJob:
         """A job whose object was deleted, as it ended."""

@@ -2,10 +2,10 @@
 
 import asyncio
 
+from activities.backends.kubernetes import kueue
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.kinds.all import ALWAYS, KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
-from activities.backends.kubernetes.kueue import workloads_path
 from activities.backends.polling import Shared
 from fleet.errors import NotFoundError, PermanentError, TemporaryError
 from fleet.model import Value
@@ -17,9 +17,12 @@ LOOK_EVERY = 60.0
 class Found(Value):
     """One look at the cluster."""
 
-    words: frozenset[str]
+    served: frozenset[tuple[str, str]] = frozenset()
+    """(API group, resource) of those that it has, readable or not."""
+    words: frozenset[str] = frozenset()
     """Kinds (`JobKind.word`) that are there and readable."""
-    kueue: bool = False
+    kueue: str = ""
+    """API version of Kueue's Workloads where they are there and readable."""
     unreadable: tuple[str, ...] = ()
     """What is there and refused to our account, with the reason."""
 
@@ -47,20 +50,39 @@ class Installed:
         return self._last
 
     async def _look(self) -> Found:
-        asked = [(kind.word, kind.path(self._namespace)) for kind in KINDS if kind not in ALWAYS]
-        asked.append(("", workloads_path(self._namespace)))
-        answers = await asyncio.gather(*(self._there(path) for _, path in asked))
-        there = {word for (word, _), why in zip(asked, answers, strict=True) if why == ""}
+        """What is not there is told apart from what we may not read by the API's own list, which everybody may read:
+        an account without a right gets 403 for both."""
+        groups = {g["name"]: g for g in (await self._api.get("groups of the API", "/apis")).get("groups", [])}
+        has = {name: {v["version"] for v in group["versions"]} for name, group in groups.items()}
+        version = next((v for v in kueue.VERSIONS if v in has.get(kueue.GROUP, ())), "")
+        asked = [k for k in KINDS if k not in ALWAYS and k.api_version.partition("/")[2] in has.get(k.group, ())]
+        wanted = [(k.api_version, k.plural, k.path(self._namespace)) for k in asked]
+        if version:
+            wanted.append((f"{kueue.GROUP}/{version}", "workloads", kueue.workloads_path(version, self._namespace)))
+        there = await asyncio.gather(*(self._has(api_version, plural) for api_version, plural, _ in wanted))
+        wanted = [one for one, is_there in zip(wanted, there, strict=True) if is_there]
+        answers = await asyncio.gather(*(self._why_not(path) for _, _, path in wanted))
+        readable = {(one[0], one[1]) for one, why in zip(wanted, answers, strict=True) if not why}
         return Found(
-            words=frozenset(there - {""}), kueue="" in there, unreadable=tuple(why for why in answers if why)
+            served=frozenset((api_version.partition("/")[0], plural) for api_version, plural, _ in wanted),
+            words=frozenset(k.word for k in asked if (k.api_version, k.plural) in readable),
+            kueue=version if (f"{kueue.GROUP}/{version}", "workloads") in readable else "",
+            unreadable=tuple(why for why in answers if why),
         )
 
-    async def _there(self, path: str) -> str | None:
-        """Empty when it can be read, None when the cluster does not have it, else the refusal."""
+    async def _has(self, api_version: str, plural: str) -> bool:
+        try:
+            listed = await self._api.get(f"resources of {api_version}", f"/apis/{api_version}")
+        except NotFoundError:
+            return False  # it went meanwhile
+        return any(one["name"] == plural for one in listed.get("resources", []))
+
+    async def _why_not(self, path: str) -> str:
+        """Why our account may not read it; empty when it may."""
         try:
             await self._api.get(f"is there {path}", path, [("limit", "1")])
-        except NotFoundError:
-            return None
+        except NotFoundError as error:
+            return str(error)
         except PermanentError as error:
             return str(error)
         return ""

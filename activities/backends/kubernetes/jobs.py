@@ -1,6 +1,7 @@
 """Orders to one job that do not start an attempt: adopt, hold, give back, signal, stop, cancel."""
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -9,7 +10,7 @@ import yaml
 from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject, JobRecord
-from activities.backends.kubernetes.kinds.base import Release
+from activities.backends.kubernetes.kinds.base import LONGEST_NAME, Release, gates_of
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.view import ClusterView
@@ -23,10 +24,11 @@ SIGNALS = ("USR1", "USR2")
 """Signals that may ask for a checkpoint; any other could end the job."""
 EXEC_LIMIT = 10.0
 """Seconds that a signal may take to reach one pod."""
-
-
 GONE_WITHIN = 8.0
 """Seconds in which the pod objects of an attempt that has ended go, once nothing keeps them."""
+KUEUE_TAKES = 0.3
+"""Seconds in which Kueue writes its own template back to a stopped Job, if it does: 0.05 s were measured."""
+KUEUE_TRIES = 10
 
 
 class JobOrders:
@@ -66,6 +68,8 @@ class JobOrders:
         words: dict[str, str | None] = {marks.ADOPTED: "true"}
         if not owners:
             words[marks.HELD] = "true"
+        if record.job.phase is Phase.RUNNING:
+            words[marks.RAN] = str(newest.generation)
         placed = any(p.node for p in record.attempt(newest.generation))
         if newest.stopped or placed or record.job.phase is not Phase.PENDING:
             await self.annotate(record, words)
@@ -96,8 +100,8 @@ class JobOrders:
         newest = record.newest
         if newest.workload is None:
             raise TemporaryError(f"job {record.job.native_id}: Kueue has no Workload of it yet", 1.0)
-        name = str(newest.workload["metadata"]["name"])
-        await patched(self.api, f"workload {name}", kueue.workloads_path(newest.namespace, name), decide)
+        name, path = str(newest.workload["metadata"]["name"]), kueue.path_of(newest.workload)
+        await patched(self.api, f"workload {name}", path, decide)
 
     async def annotate(self, record: JobRecord, words: Mapping[str, str | None]) -> Raw:
         """Writes (or takes away, None) annotations of its newest object; nothing when they are so already."""
@@ -151,27 +155,44 @@ class JobOrders:
         await self._wait_quiet(record)
         await self._reopen(record)
         newest, kind = record.newest, record.newest.kind
-        queue = newest.queue or newest.notes.get(marks.QUEUE, "")
+        enters = newest.notes.get(marks.QUEUE, "")
+        gated = any(marks.GATE in gates_of(template) for template in kind.templates(newest.raw))
+        placed = not kind.affinity_mutable and bool(words.get(marks.EXCLUDED) or words.get(marks.REQUIRED))
         order = Release(
             generation=number,
             annotations={**words, marks.RESTARTS: str(number), marks.QUEUE: None},
             affinities=affinities,
-            gated=not kind.affinity_mutable and bool(words.get(marks.EXCLUDED) or words.get(marks.REQUIRED)),
-            suspended=bool(queue),
+            gated=placed or gated,
+            suspended=bool(newest.queue or enters),
         )
-        await self._change(record, lambda raw: kind.prepare(raw, order) if kind.state(raw).suspended else None)
 
         def decide(raw: Raw) -> Raw | None:
             if not kind.state(raw).suspended:
                 return None
             patch = kind.release(raw, order)
-            if queue:
-                patch["metadata"]["labels"] = {kueue.QUEUE: queue}
+            if enters:
+                patch["metadata"]["labels"] = {kueue.QUEUE: enters}
             return patch
 
-        await self._change(record, decide)
         if newest.queue:
+            await self._on_workload(record, lambda raw: kueue.next_attempt(raw, number, order.gated))
+        await self._change(record, lambda raw: kind.prepare(raw, order) if kind.state(raw).suspended else None)
+        if newest.queue:
+            await self._change_for_kueue(record, decide, number)
             await self._on_workload(record, lambda raw: None if kueue.is_active(raw) else kueue.activation())
+        else:
+            await self._change(record, decide)
+
+    async def _change_for_kueue(self, record: JobRecord, decide: Callable[[Raw], Raw | None], number: int) -> None:
+        """Of a stopped Job, Kueue writes the template back to what its Workload says each time that it looks, and may
+        have looked before it heard of our change there."""
+        for _ in range(KUEUE_TRIES):
+            await self._change(record, decide)
+            await asyncio.sleep(KUEUE_TAKES)
+            seen = await self.api.get(f"job {record.job.native_id}", record.newest.path)
+            if JobObject(record.newest.kind, seen).generation == number:
+                return
+        raise TemporaryError(f"job {record.job.native_id}: Kueue writes its template back; tried again", 1.0)
 
     async def _wait_quiet(self, record: JobRecord) -> None:
         """For kinds whose controller would start a next attempt beside old pods, or count their end against it.
@@ -228,14 +249,15 @@ class JobOrders:
             raise RefusedError(
                 f"job {native_id} is at restart {job.restarts}, the order is for {restarts}: another job?"
             )
-        if job.restarts > restarts and not record.newest.stopped:
-            return job  # a newer attempt runs or waits for its nodes; the order is late
-        if record.newest.stopped:
-            await self.hold_record(record)  # that attempt is over: only see that none follows by itself
-        elif job.phase.ended or record.newest.state.ending:
+        late = record.newest.generation > restarts if record.over else not record.newest.stopped
+        if job.restarts > restarts and late:
+            return job  # a newer attempt runs, or waits for its nodes, or has ended
+        if record.over:  # also one that a rank's failure ended while we stopped it
             if not (job.tokens.supervise or job.adopted):
                 raise RefusedError(f"job {native_id} has ended ({job.phase}) and is not supervised")
-            await self._follow(record)
+            await self._follow(record, restarts + 1)
+        elif record.newest.stopped:
+            await self.hold_record(record)  # that attempt is over: only see that none follows by itself
         else:
             await self._suspend(record)
         return (await self.view.known_job(native_id)).job
@@ -244,14 +266,13 @@ class JobOrders:
         await self._keep_proofs(record.attempt(record.newest.generation))
         await self._end(record, record.job.restarts + 1, {marks.ADOPTED: "true", marks.HELD: "true"})
 
-    async def _follow(self, record: JobRecord) -> None:
+    async def _follow(self, record: JobRecord, number: int) -> None:
         """A failed object stays failed: the next attempt is an object of its own, suspended, with a name made of the
         attempt's number, so that a second try finds the first one's."""
         newest, job = record.newest, record.job
         ranks = record.attempt(newest.generation)
         await self._keep_proofs(ranks)
         await asyncio.gather(*(self._end_pod(pod) for pod in ranks if not (pod.ended or pod.deleted)))
-        number = job.restarts + 1
         words: dict[str, str | None] = {
             marks.ADOPTED: "true",
             marks.HELD: "true",
@@ -262,7 +283,7 @@ class JobOrders:
                 marks.FIRST_CREATED, newest.raw["metadata"].get("creationTimestamp", "")
             ),
         }
-        name = successor_name(newest.first, number, newest.kind.longest_name)
+        name = successor_name(newest.first, number, newest.kind.longest_name(newest.raw))
         made = successor(newest, name, Release(generation=number, annotations=words))
         what = f"next object of job {job.native_id}"
         answer = await self.api.write("POST", newest.kind.path(newest.namespace), made)
@@ -364,14 +385,18 @@ def own_affinities(newest: JobObject) -> tuple[Mapping[str, object] | None, ...]
 
 def successor(newest: JobObject, name: str, order: Release) -> Raw:
     """The next object of a job that failed. It enters its queue only once it may start: Kueue would start it."""
+    raw = newest.raw
     if newest.queue:
         order = order.model_copy(update={"annotations": {**order.annotations, marks.QUEUE: newest.queue}})
-    made = newest.kind.successor(newest.raw, name, order)
+        raw = copy.deepcopy(raw)
+        for place, template in enumerate(newest.kind.templates(raw)):
+            kueue.restore(template, newest.workload, place)
+    made = newest.kind.successor(raw, name, order)
     made["metadata"]["labels"].pop(kueue.QUEUE, None)
     return made
 
 
-def successor_name(first: str, number: int, longest: int) -> str:
+def successor_name(first: str, number: int, longest: int = LONGEST_NAME) -> str:
     """`NAME-gN`; a long name is cut, and a hash of the whole keeps it apart from others."""
     tail = f"-g{number}"
     if len(first) + len(tail) > longest:

@@ -72,8 +72,9 @@ class JobObject:
 
     @property
     def queue(self) -> str:
-        """LocalQueue of Kueue that it is in; empty for none."""
-        return self.labels.get(kueue.QUEUE, "")
+        """LocalQueue of Kueue that it is in; empty for none. Kueue may take objects without the label, too."""
+        spec = (self.workload or {}).get("spec", {})
+        return str(spec.get("queueName", "")) or self.labels.get(kueue.QUEUE, "")
 
     @property
     def stopped(self) -> bool:
@@ -85,7 +86,8 @@ class JobObject:
     @property
     def restarts(self) -> int:
         """Number of the newest attempt. A suspended object that ran has ended an attempt, whoever suspended it."""
-        over = 1 if self.stopped and self.state.has_run and not self.cancelled else 0
+        ran = self.state.has_run or self.notes.get(marks.RAN) == str(self.generation)
+        over = 1 if self.stopped and ran and not self.cancelled else 0
         kept = (self.workload or {}).get("metadata", {}).get("annotations") or {}
         numbers = (quantity(notes.get(marks.RESTARTS)) for notes in (self.notes, kept))
         return max(*numbers, self.generation + over)
@@ -110,6 +112,12 @@ class JobRecord:
     @property
     def newest(self) -> JobObject:
         return self.objects[-1]
+
+    @property
+    def over(self) -> bool:
+        """Its newest object has ended for good, or is about to."""
+        newest = self.newest
+        return newest.state.ended is not None or is_ending(newest, own_pods(newest, self.pods))
 
     def attempt(self, restarts: int) -> list[PodRecord]:
         """Pods of the attempt with that number."""
@@ -144,14 +152,7 @@ def job_record(
     """`group` is all objects of one job, `pods` all of theirs."""
     order = sorted(group, key=lambda o: (o.restarts, seconds(o.raw["metadata"].get("creationTimestamp"))))
     newest = order[-1]
-    mine = (
-        p
-        for p in pods
-        if newest.kind.object_of(p) == newest.name
-        and newest.kind.is_of(p, newest.raw)
-        and p.generation == newest.generation
-    )
-    own = sorted(mine, key=lambda p: (p.index, p.created))
+    own = own_pods(newest, pods)
     living = alive(pods, nodes)
     phase = phase_of(newest, own, living)
     shown = [p for p in own if p.node] if phase in {Phase.RUNNING, Phase.PENDING} or phase.ended else living
@@ -160,7 +161,7 @@ def job_record(
     end = next((p for p in sorted(own, key=lambda p: p.finished or 0) if p.exit_code), None)
     end = end or next((p for p in own if p.exit_code is not None), None)
     code = end.exit_code if end is not None and phase.ended else None
-    notes, pod_spec = newest.notes, newest.template.get("spec", {})
+    notes = newest.notes
     created = seconds(notes.get(marks.FIRST_CREATED) or newest.raw["metadata"].get("creationTimestamp"))
     starts = [p.started for p in own if p.started]
     refusal = newest.kind.refusal(newest.raw) or unseen_queue(newest, phase)
@@ -177,7 +178,7 @@ def job_record(
         restarts=newest.restarts,
         nodes=tuple(dict.fromkeys(p.node for p in shown)),
         nodes_wanted=newest.state.wanted,
-        gpus_per_node=pod_gpus(pod_spec, "nvidia.com/gpu"),
+        gpus_per_node=max(pod_gpus(t.get("spec", {}), "nvidia.com/gpu") for t in newest.kind.templates(newest.raw)),
         excluded=marks.names(notes.get(marks.EXCLUDED, "")),
         required=marks.names(notes.get(marks.REQUIRED, "")),
         exit_code=code,
@@ -190,6 +191,13 @@ def job_record(
         refusal=refusal or "",
     )
     return JobRecord(job=job, objects=tuple(order), pods=tuple(pods))
+
+
+def own_pods(newest: JobObject, pods: Sequence[PodRecord]) -> list[PodRecord]:
+    """Pods of the attempt that the object's present template is for."""
+    kind = newest.kind
+    mine = (p for p in pods if kind.object_of(p) == newest.name and kind.is_of(p, newest.raw))
+    return sorted((p for p in mine if p.generation == newest.generation), key=lambda p: (p.index, p.created))
 
 
 def unseen_queue(newest: JobObject, phase: Phase) -> str | None:
@@ -221,12 +229,21 @@ def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRe
         if state.ended is Phase.SUCCEEDED and any(p.disruption for p in own):
             return Phase.FAILED  # a rank that ends with 0 when it is told to go is counted as done by its controller
         return state.ended
-    if state.ending or "deletionTimestamp" in newest.raw["metadata"]:
+    if is_ending(newest, own) or "deletionTimestamp" in newest.raw["metadata"]:
         return Phase.STOPPING
+    if newest.stopped and not state.suspended:
+        return Phase.STOPPING  # Kueue has yet to suspend it
     if state.suspended or newest.stopped:
         return Phase.STOPPING if living else Phase.PENDING
     started = {p.rank for p in own if p.has_started}
     return Phase.RUNNING if len(started) >= state.wanted else Phase.PENDING
+
+
+def is_ending(newest: JobObject, own: Sequence[PodRecord]) -> bool:
+    """Its end is decided, also where the object says so late."""
+    state = newest.state
+    failed = any(p.phase == "Failed" and not p.deleted for p in own)
+    return state.ending or (newest.kind.ends_with_a_pod and failed and not state.suspended)
 
 
 def reason_of(newest: JobObject, own: Sequence[PodRecord], phase: Phase) -> str:

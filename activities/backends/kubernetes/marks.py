@@ -16,6 +16,8 @@ HELD = f"{TOKEN_PREFIX}held"
 """Annotation: only we start its next attempt; a suspend with it is ours."""
 RESTARTS = f"{TOKEN_PREFIX}restarts"
 """Annotation: number of the newest attempt that was ordered, 0 the first."""
+RAN = f"{TOKEN_PREFIX}ran"
+"""Annotation: number of the newest attempt that we saw run, for kinds whose object does not tell."""
 GENERATION = f"{TOKEN_PREFIX}generation"
 """Annotation of the pod template, and so of each pod: number of its attempt. Pods read it by the downward API."""
 CANCELLED = f"{TOKEN_PREFIX}cancelled"
@@ -37,7 +39,7 @@ FIRST_CREATED = f"{TOKEN_PREFIX}first-created"
 """Annotations: uid and creation time of that first object, so that the job stays the same job."""
 
 OUR_WORDS = frozenset(
-    {ADOPTED, HELD, RESTARTS, CANCELLED, EXCLUDED, REQUIRED, OWN_AFFINITY, KEY, QUEUE, FIRST_UID, FIRST_CREATED}
+    {ADOPTED, HELD, RESTARTS, RAN, CANCELLED, EXCLUDED, REQUIRED, OWN_AFFINITY, KEY, QUEUE, FIRST_UID, FIRST_CREATED}
 )
 
 # -- of a pod

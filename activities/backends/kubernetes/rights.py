@@ -4,6 +4,8 @@ import asyncio
 from typing import NamedTuple
 
 from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.kinds.all import ALWAYS, KINDS
+from activities.backends.kubernetes.kueue import GROUP
 from activities.backends.kubernetes.outcomes import Outcome, error_of_read
 
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -16,6 +18,8 @@ class Right(NamedTuple):
     resource: str
     without: str
     group: str = ""
+    optional: bool = False
+    """Asked for only where the cluster has the resource."""
 
     def __str__(self) -> str:
         of = f".{self.group}" if self.group else ""
@@ -23,13 +27,20 @@ class Right(NamedTuple):
 
 
 _SEE = "nothing of the cluster is seen"
+_ANEW = "no submit, and no next attempt of a job that failed"
+_QUEUE = "no job in a queue of Kueue is supervised"
 _NODES = "no node is isolated or released"
+_KINDS = tuple((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS)
 RIGHTS = (
     *(Right(verb, resource, _SEE) for resource in ("nodes", "pods") for verb in ("get", "list", "watch")),
     *(Right(verb, "jobs", _SEE, "batch") for verb in ("get", "list", "watch")),
     Right("get", "pods/log", "no training step is seen, so no recovery can be called done"),
-    Right("create", "jobs", "no submit, and no next attempt of a job that failed", "batch"),
+    Right("create", "jobs", _ANEW, "batch"),
     Right("patch", "jobs", "no job is adopted, stopped or started", "batch"),
+    *(Right(verb, plural, _SEE, group, True) for group, plural in _KINDS for verb in ("get", "list", "watch")),
+    *(Right("create", plural, _ANEW, group, True) for group, plural in _KINDS),
+    *(Right("patch", plural, "no job is adopted, stopped or started", group, True) for group, plural in _KINDS),
+    *(Right(verb, "workloads", _QUEUE, GROUP, True) for verb in ("get", "list", "watch", "patch")),
     Right("patch", "jobs/status", "no next attempt of a stopped job", "batch"),
     Right("patch", "pods", "no kubelet's word is kept, so a stop is proven late or by power only"),
     Right("delete", "pods", "no next attempt while a lost node's pod object stays, and no check is tidied up"),
@@ -41,10 +52,14 @@ RIGHTS = (
 )
 
 
-async def missing_rights(api: KubeApi, namespaces: tuple[str, ...]) -> tuple[Right, ...]:
-    """Asks the apiserver itself, for every namespace that is looked at. Raises TemporaryError when it cannot."""
+async def missing_rights(
+    api: KubeApi, namespaces: tuple[str, ...], served: frozenset[tuple[str, str]]
+) -> tuple[Right, ...]:
+    """Asks the apiserver itself, for every namespace that is looked at. Raises TemporaryError when it cannot.
+    `served`: (API group, resource) of what the cluster has beyond its own."""
     spaces = namespaces or ("",)
-    asked = [(right, space) for right in RIGHTS for space in (spaces if right.resource != "nodes" else ("",))]
+    wanted = [right for right in RIGHTS if not right.optional or (right.group, right.resource) in served]
+    asked = [(right, space) for right in wanted for space in (spaces if right.resource != "nodes" else ("",))]
     allowed = await asyncio.gather(*(_may(api, right, space) for right, space in asked))
     return tuple(dict.fromkeys(right for (right, _), may in zip(asked, allowed, strict=True) if not may))
 

@@ -8,7 +8,7 @@ from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject
 from activities.backends.kubernetes.kinds.all import KINDS
-from activities.backends.kubernetes.kinds.base import JobKind
+from activities.backends.kubernetes.kinds.base import LONGEST_NAME, JobKind
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.view import ClusterView
 from fleet.errors import AmbiguousError, InvalidInputError, NotFoundError, RefusedError, TemporaryError
@@ -79,14 +79,14 @@ def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
         made = kind.fill_in(manifest)
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"the manifest's spec is not that of a {kind.api_kind}: {error!r}") from error
-    _mark(made, spec, kind)
+    _mark(made, spec, kind.longest_name(made))
     why = kind.refusal(made)
     if why is not None:
         raise InvalidInputError(f"as it is written it cannot be supervised: {why}")
     return kind, made
 
 
-def _mark(made: Raw, spec: JobSpec, kind: JobKind) -> None:
+def _mark(made: Raw, spec: JobSpec, longest: int) -> None:
     meta = made["metadata"]
     words = {**marks.annotations_of_comment(spec.comment), **(meta.get("annotations") or {})}
     named = words.get(f"{TOKEN_PREFIX}job")
@@ -96,10 +96,10 @@ def _mark(made: Raw, spec: JobSpec, kind: JobKind) -> None:
     meta["labels"] = {**(meta.get("labels") or {}), SUPERVISE: "true"}
     meta["annotations"] = {**words, f"{TOKEN_PREFIX}job": spec.job, marks.KEY: spec.job}
     meta["namespace"] = meta.get("namespace") or "default"
-    meta["name"] = object_name(spec.job, kind.longest_name)
+    meta["name"] = object_name(spec.job, longest)
 
 
-def object_name(key: str, longest: int = JobKind.longest_name) -> str:
+def object_name(key: str, longest: int = LONGEST_NAME) -> str:
     """A legal name that only this key has."""
     plain = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")
     if plain == key and len(plain) <= longest and not plain[0].isdigit():

@@ -15,7 +15,7 @@ from activities.backends.kubernetes.installed import Found, Installed
 from activities.backends.kubernetes.jobview import JobObject, JobRecord, Owners, job_record, outermost
 from activities.backends.kubernetes.kinds.all import KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
-from activities.backends.kubernetes.kueue import JOB_UID, owner_uid, workloads_path
+from activities.backends.kubernetes.kueue import JOB_UID, by_owner, workloads_path
 from activities.backends.kubernetes.marks import FIRST
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.nodeview import BootTimes, node_facts
@@ -42,7 +42,7 @@ class Picture:
         workloads: Sequence[Raw] = (),
         age: float | None = None,
     ) -> None:
-        waiting = {owner_uid(one): one for one in workloads}
+        waiting = by_owner(workloads)
         self.objects = [replace(one, workload=waiting.get(one.uid)) for one in objects]
         """Of each kind, the outermost first; those between a job object and its pods are among them."""
         self.pods = pods
@@ -94,7 +94,7 @@ class ClusterView:
                 self.job_mirrors[kind.word] = made
         self.job_mirrors = {k.word: self.job_mirrors[k.word] for k in KINDS if k.word in self.job_mirrors}
         if found.kueue and self.workload_mirror is None:
-            paths = self._paths(workloads_path)
+            paths = self._paths(lambda namespace: workloads_path(found.kueue, namespace))
             self.workload_mirror = Mirror(self.api, f"workloads of {self.cluster}", paths, lambda raw: raw)
         await asyncio.gather(*(mirror.ready(FIRST_LIST) for mirror in self.mirrors()))
 
@@ -131,7 +131,7 @@ class ClusterView:
         installed = await self.installed.now()
         paths = [(kind, kind.path(n)) for kind in installed.kinds for n in spaces or ("",)]
         pods = [f"/api/v1/namespaces/{n}/pods" for n in spaces] or [PODS]
-        queued = self._paths(workloads_path) if installed.kueue else ()
+        queued = self._paths(lambda n: workloads_path(installed.kueue, n)) if installed.kueue else ()
         jobs = await asyncio.gather(
             *(self.api.list(f"jobs of {self.cluster}", path) for _, path in paths),
             *(self.api.list(f"workloads of {self.cluster}", path) for path in queued),
@@ -200,10 +200,10 @@ class ClusterView:
         """What Kueue keeps of those that are in a queue."""
         made = []
         for one in group:
-            if one.queue and installed.kueue:
-                query = [("labelSelector", f"{JOB_UID}={one.uid}")]
-                found, _ = await self.api.list(f"workload of {one.name}", workloads_path(one.namespace), query)
-                made.append(replace(one, workload=found[0] if found else None))
+            if installed.kueue:
+                path, query = workloads_path(installed.kueue, one.namespace), f"{JOB_UID}={one.uid}"
+                found, _ = await self.api.list(f"workload of {one.name}", path, [("labelSelector", query)])
+                made.append(replace(one, workload=by_owner(found).get(one.uid)))
             else:
                 made.append(one)
         return made

@@ -2,8 +2,9 @@
 
 from activities.backends.kubernetes.kinds.base import JobKind
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
+from activities.backends.kubernetes.kinds.jobset import JobSet
 from activities.backends.kubernetes.kinds.pytorch_job import PyTorchJob
 
-KINDS: tuple[JobKind, ...] = (PyTorchJob(), BatchJob())
+KINDS: tuple[JobKind, ...] = (JobSet(), PyTorchJob(), BatchJob())
 ALWAYS: tuple[JobKind, ...] = tuple(kind for kind in KINDS if kind.group == "batch")
 """Those that every cluster has."""

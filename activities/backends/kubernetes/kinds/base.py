@@ -11,6 +11,8 @@ from fleet.model import Phase, Value
 
 RESTART_ENV = "GPU_RUNBOOKS_RESTART"
 """Environment variable in which a submitted job's containers find the number of their attempt."""
+LONGEST_NAME = 56
+"""Characters of an Indexed Job's name: its pods' host names, `NAME-INDEX`, must not pass 63."""
 
 
 class KindState(Value):
@@ -18,7 +20,7 @@ class KindState(Value):
 
     suspended: bool = False
     has_run: bool = False
-    """It was released at least once since its template could last be changed."""
+    """It was released at least once since its template could last be changed; False where the kind cannot tell."""
     ending: bool = False
     """Its end is decided; its pods may still live."""
     ended: Phase | None = None
@@ -52,14 +54,13 @@ class JobKind(ABC):
     api_kind: ClassVar[str]
     plural: ClassVar[str]
     """Its resource, in a path and in a role."""
-    longest_name: ClassVar[int] = 56
-    """Characters of an object's name, so that the names made of it are legal: an Indexed Job's host names,
-    `NAME-INDEX`, must not pass 63."""
     quiet: ClassVar[float | None] = None
     """Seconds that no pod of older attempts was there before the next one may be released, where its controller does
     not wait for them by itself; None where it does."""
     affinity_mutable: ClassVar[bool] = True
     """Node affinity of a stopped object's template may change; where not, its pods are placed by `marks.GATE`."""
+    ends_with_a_pod: ClassVar[bool] = False
+    """One failed pod ends the whole for good, and the object says so only after the last pod."""
 
     @property
     def group(self) -> str:
@@ -90,6 +91,11 @@ class JobKind(ABC):
     @abstractmethod
     def pods_of(self, names: Sequence[str]) -> str:
         """Label selector of the pods of these objects; it may find more than these."""
+
+    def longest_name(self, raw: Raw) -> int:
+        """Characters that the name of such an object may have, for names are made of it."""
+        del raw
+        return LONGEST_NAME
 
     @abstractmethod
     def refusal(self, raw: Raw) -> str | None:
@@ -129,6 +135,25 @@ class JobKind(ABC):
 def controller_of(raw: Raw) -> Raw | None:
     """The owner reference of what controls the object."""
     return next((o for o in raw["metadata"].get("ownerReferences") or [] if o.get("controller")), None)
+
+
+def managed_by_others(raw: Raw, own: str) -> str | None:
+    """Why another program's object is not ours to act on. `own`: the name of the kind's own controller."""
+    owner = controller_of(raw)
+    if owner is not None:
+        return f"it belongs to the {owner['kind']} {owner['name']}, which acts on it and would undo what we do"
+    manager = raw.get("spec", {}).get("managedBy", own)
+    if manager != own:
+        return (
+            f"{manager} manages it (spec.managedBy): its pods run in another cluster, where their end must be proven "
+            "before a stop here deletes them; hands off"
+        )
+    return None
+
+
+def gates_of(template: Raw) -> list[str]:
+    """Names of the scheduling gates of a pod template, or of a pod."""
+    return [gate["name"] for gate in template.get("spec", {}).get("schedulingGates") or []]
 
 
 def true_conditions(raw: Raw) -> Mapping[str, Raw]:

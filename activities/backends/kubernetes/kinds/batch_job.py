@@ -10,7 +10,7 @@ from activities.backends.kubernetes.kinds.base import (
     JobKind,
     KindState,
     Release,
-    controller_of,
+    managed_by_others,
     note_restarts,
     successor_metadata,
     template_patch,
@@ -21,6 +21,7 @@ from activities.backends.kubernetes.records import PodRecord, seconds
 from fleet.errors import InvalidInputError
 from fleet.model import Phase
 
+CONTROLLER = "kubernetes.io/job-controller"
 NAME_LABEL = "batch.kubernetes.io/job-name"
 _CONTROLLERS = frozenset({"batch.kubernetes.io/controller-uid", NAME_LABEL, "controller-uid", "job-name"})
 """Labels that the apiserver writes into a template, of the object's own uid."""
@@ -48,14 +49,13 @@ class BatchJob(JobKind):
         elif "Failed" in true:
             why = str(true["Failed"].get("reason", ""))
             ended = Phase.TIMED_OUT if why == "DeadlineExceeded" else Phase.FAILED
-        parallel = spec.get("parallelism", 1)
         return KindState(
             suspended=bool(spec.get("suspend")),
             has_run=bool(status.get("startTime")),
             ending=ended is None and bool({"FailureTarget", "SuccessCriteriaMet"} & true.keys()),
             ended=ended,
             reason=why,
-            wanted=min(parallel, spec.get("completions") or parallel),
+            wanted=pods_at_a_time(spec),
             started_at=seconds(status.get("startTime")) or None,
         )
 
@@ -69,32 +69,12 @@ class BatchJob(JobKind):
         return f"{NAME_LABEL} in ({','.join(names)})"
 
     def refusal(self, raw: Raw) -> str | None:
-        spec = raw.get("spec", {})
-        owner = controller_of(raw)
-        if owner is not None:
-            return f"it belongs to the {owner['kind']} {owner['name']}, which acts on it and would undo what we do"
-        if spec.get("managedBy", "kubernetes.io/job-controller") != "kubernetes.io/job-controller":
-            return f"{spec['managedBy']} manages it (spec.managedBy); hands off"
-        for field, wanted, why in _WANTED:
-            if spec.get(field) != wanted:
-                return f"set spec.{field}: {wanted} (is {spec.get(field)}): {why}"
-        if spec.get("completions") != spec.get("parallelism"):
-            return "set spec.completions and spec.parallelism to the same number: all ranks run at a time"
-        if self.templates(raw)[0].get("spec", {}).get("restartPolicy") != "Never":
-            return "set spec.template.spec.restartPolicy: Never: a kubelet would start a failed rank again by itself"
-        return None
+        return managed_by_others(raw, CONTROLLER) or spec_refusal(raw.get("spec", {}), "spec")
 
     def fill_in(self, raw: Raw) -> Raw:
         made = copy.deepcopy(raw)
-        spec = made["spec"]
-        if not isinstance(spec.get("template"), dict):
-            raise InvalidInputError("the manifest needs spec.template")
-        for field, wanted, _ in _WANTED:
-            spec.setdefault(field, wanted)
-        spec.setdefault("completions", spec.get("parallelism", 1))
-        spec.setdefault("parallelism", spec["completions"])
-        spec["template"].setdefault("spec", {}).setdefault("restartPolicy", "Never")
-        note_restarts(spec["template"], "0", GENERATION)
+        fill_in_spec(made["spec"])
+        note_restarts(made["spec"]["template"], "0", GENERATION)
         return made
 
     def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
@@ -123,3 +103,36 @@ class BatchJob(JobKind):
             "metadata": successor_metadata(raw, name, order, FIRST, _CONTROLLERS),
             "spec": {**spec, "suspend": True, "manualSelector": None},
         }
+
+
+# -- the spec of a Job, wherever it stands
+
+
+def spec_refusal(spec: Raw, at: str) -> str | None:
+    """The field to change where a Job with this spec could start a pod again by itself. `at`: where the spec stands
+    in its object."""
+    for field, wanted, why in _WANTED:
+        if spec.get(field) != wanted:
+            return f"set {at}.{field}: {wanted} (is {spec.get(field, 'not set')}): {why}"
+    if spec.get("completions") != spec.get("parallelism"):
+        return f"set {at}.completions and {at}.parallelism to the same number: all ranks run at a time"
+    if spec.get("template", {}).get("spec", {}).get("restartPolicy") != "Never":
+        return f"set {at}.template.spec.restartPolicy: Never: a kubelet would start a failed rank again by itself"
+    return None
+
+
+def fill_in_spec(spec: Raw) -> None:
+    """What supervision needs, where the owner left it open. Raises InvalidInputError."""
+    if not isinstance(spec.get("template"), dict):
+        raise InvalidInputError("the manifest needs a pod template")
+    for field, wanted, _ in _WANTED:
+        spec.setdefault(field, wanted)
+    spec.setdefault("completions", spec.get("parallelism", 1))
+    spec.setdefault("parallelism", spec["completions"])
+    spec["template"].setdefault("spec", {}).setdefault("restartPolicy", "Never")
+
+
+def pods_at_a_time(spec: Raw) -> int:
+    """Pods that a Job with this spec runs together."""
+    parallel: int = spec.get("parallelism", 1)
+    return min(parallel, spec.get("completions") or parallel)

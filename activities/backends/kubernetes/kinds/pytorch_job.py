@@ -33,8 +33,6 @@ class PyTorchJob(JobKind):
     api_version: ClassVar[str] = "kubeflow.org/v1"
     api_kind: ClassVar[str] = "PyTorchJob"
     plural: ClassVar[str] = "pytorchjobs"
-    longest_name: ClassVar[int] = 51
-    """Its pods' Services are called `NAME-worker-N`."""
     quiet: ClassVar[float | None] = 1.0
     """Resumed while an old pod is there, also in its controller's own picture, it is Failed for good."""
 
@@ -54,6 +52,11 @@ class PyTorchJob(JobKind):
             wanted=sum(_roles(raw)[role].get("replicas", 1) for role in _roles(raw)) or 1,
             started_at=seconds(status.get("startTime")) or None,
         )
+
+    def longest_name(self, raw: Raw) -> int:
+        """Its pods' Services are called `NAME-worker-N`."""
+        del raw
+        return 51
 
     def templates(self, raw: Raw) -> tuple[Raw, ...]:
         return tuple(role.get("template", {}) for role in _roles(raw).values()) or ({},)
