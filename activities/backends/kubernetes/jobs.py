@@ -197,11 +197,15 @@ class JobOrders:
     async def _wait_quiet(self, record: JobRecord) -> None:
         """For kinds whose controller would start a next attempt beside old pods, or count their end against it.
         Raises TemporaryError while one is there."""
-        quiet = record.newest.kind.quiet
+        newest = record.newest
+        quiet, end = newest.kind.quiet, time.monotonic() + GONE_WITHIN
         if quiet is None:
             return
-        end = time.monotonic() + GONE_WITHIN
-        while left := [p.name for p in (await self.view.known_job(record.job.native_id)).pods]:
+        while True:
+            pods = (await self.view.known_job(record.job.native_id)).pods
+            left = [pod.name for pod in pods if newest.kind.object_of(pod) == newest.name]
+            if not left:
+                break
             if time.monotonic() >= end:
                 raise TemporaryError(f"job {record.job.native_id}: pods of its last attempt are there ({left})", 2.0)
             await asyncio.sleep(0.1)

@@ -16,6 +16,7 @@ _JOB_LABELS = (
     "training.kubeflow.org/",
     "ray.io/",
     "leaderworkerset.sigs.k8s.io/",
+    "volcano.sh/",
 )
 """Prefixes of the labels by which a pod is found to belong to a job, and its rank in it."""
 _RANK = (

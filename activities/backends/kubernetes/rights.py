@@ -30,18 +30,20 @@ _SEE = "nothing of the cluster is seen"
 _ANEW = "no submit, and no next attempt of a job that failed"
 _QUEUE = "no job in a queue of Kueue is supervised"
 _NODES = "no node is isolated or released"
-_KINDS = tuple((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS)
+_SEEN = tuple(dict.fromkeys((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS))
+_OURS = tuple((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS and not kind.observed)
 RIGHTS = (
     *(Right(verb, resource, _SEE) for resource in ("nodes", "pods") for verb in ("get", "list", "watch")),
     *(Right(verb, "jobs", _SEE, "batch") for verb in ("get", "list", "watch")),
     Right("get", "pods/log", "no training step is seen, so no recovery can be called done"),
     Right("create", "jobs", _ANEW, "batch"),
     Right("patch", "jobs", "no job is adopted, stopped or started", "batch"),
-    *(Right(verb, plural, _SEE, group, True) for group, plural in _KINDS for verb in ("get", "list", "watch")),
-    *(Right("create", plural, _ANEW, group, True) for group, plural in _KINDS),
-    *(Right("patch", plural, "no job is adopted, stopped or started", group, True) for group, plural in _KINDS),
+    *(Right(verb, plural, _SEE, group, True) for group, plural in _SEEN for verb in ("get", "list", "watch")),
+    *(Right("create", plural, _ANEW, group, True) for group, plural in _OURS),
+    *(Right("patch", plural, "no job is adopted, stopped or started", group, True) for group, plural in _OURS),
     *(Right(verb, "workloads", _QUEUE, GROUP, True) for verb in ("get", "list", "watch", "patch")),
     Right("patch", "jobs/status", "no next attempt of a stopped job", "batch"),
+    Right("patch", "pytorchjobs/status", "one that was held before it ran is counted as run", "kubeflow.org", True),
     Right("patch", "pods", "no kubelet's word is kept, so a stop is proven late or by power only"),
     Right("delete", "pods", "no next attempt while a lost node's pod object stays, and no check is tidied up"),
     Right("get", "pods/exec", "no checkpoint is asked for before a stop (1.34 and before)"),
@@ -58,7 +60,9 @@ async def missing_rights(
     """Asks the apiserver itself, for every namespace that is looked at. Raises TemporaryError when it cannot.
     `served`: (API group, resource) of what the cluster has beyond its own."""
     spaces = namespaces or ("",)
-    wanted = [right for right in RIGHTS if not right.optional or (right.group, right.resource) in served]
+    wanted = [
+        right for right in RIGHTS if not right.optional or (right.group, right.resource.partition("/")[0]) in served
+    ]
     asked = [(right, space) for right in wanted for space in (spaces if right.resource != "nodes" else ("",))]
     allowed = await asyncio.gather(*(_may(api, right, space) for right, space in asked))
     return tuple(dict.fromkeys(right for (right, _), may in zip(asked, allowed, strict=True) if not may))

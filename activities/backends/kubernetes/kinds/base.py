@@ -54,6 +54,8 @@ class JobKind(ABC):
     api_kind: ClassVar[str]
     plural: ClassVar[str]
     """Its resource, in a path and in a role."""
+    observed: ClassVar[bool] = False
+    """It is shown and never adopted."""
     quiet: ClassVar[float | None] = None
     """Seconds that no pod of older attempts was there before the next one may be released, where its controller does
     not wait for them by itself; None where it does."""

@@ -10,7 +10,7 @@ from activities.backends.kubernetes.kinds.base import (
     JobKind,
     KindState,
     Release,
-    controller_of,
+    managed_by_others,
     note_restarts,
     successor_metadata,
     template_patch,
@@ -53,11 +53,6 @@ class PyTorchJob(JobKind):
             started_at=seconds(status.get("startTime")) or None,
         )
 
-    def longest_name(self, raw: Raw) -> int:
-        """Its pods' Services are called `NAME-worker-N`."""
-        del raw
-        return 51
-
     def templates(self, raw: Raw) -> tuple[Raw, ...]:
         return tuple(role.get("template", {}) for role in _roles(raw).values()) or ({},)
 
@@ -67,12 +62,16 @@ class PyTorchJob(JobKind):
     def pods_of(self, names: Sequence[str]) -> str:
         return f"{NAME_LABEL} in ({','.join(names)})"
 
+    def longest_name(self, raw: Raw) -> int:
+        """Its pods' Services are called `NAME-worker-N`."""
+        del raw
+        return 51
+
     def refusal(self, raw: Raw) -> str | None:
-        owner, policy = controller_of(raw), _policy(raw)
-        if owner is not None:
-            return f"it belongs to the {owner['kind']} {owner['name']}, which acts on it and would undo what we do"
-        if policy.get("managedBy", OPERATOR) != OPERATOR:
-            return f"{policy['managedBy']} manages it (spec.runPolicy.managedBy); hands off"
+        policy = _policy(raw)
+        why = managed_by_others({"metadata": raw["metadata"], "spec": policy}, OPERATOR)
+        if why is not None:
+            return why
         if raw.get("spec", {}).get("elasticPolicy"):
             return "take spec.elasticPolicy away: ranks of an elastic job come and go by themselves"
         for role, spec in _roles(raw).items():
