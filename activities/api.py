@@ -285,6 +285,8 @@ class PolicyOut(Value):
     settle: float
     budget_resets_per_day: int
     reboot_timeout: float = 900.0
+    wave_from: int = 10
+    """So many nodes of a cluster with a hardware fault at once are one wave."""
     signers: tuple[Signer, ...] = ()
     has_power: bool = False
     policy_hash: str = ""
@@ -320,6 +322,9 @@ class LeaseIn(Value):
 class LeaseOut(Value):
     granted: bool
     why: str = ""
+    mark: str = ""
+    """Op id of the mark with which a wave has isolated the node already."""
+    marked_at: float = 0.0
 
 
 class HealRequest(Value):

@@ -89,6 +89,7 @@ class ControlActivities(Owner):
             run_timeout=limits.run_timeout,
             settle=limits.settle,
             budget_resets_per_day=limits.budget_resets_per_day,
+            wave_from=limits.wave_from,
             signers=policy.signers,
             has_power=_has_power(policy.clusters.get(arg.cluster)),
             policy_hash=policy.digest,
@@ -122,7 +123,7 @@ class ControlActivities(Owner):
     async def acquire_lease(self, arg: api.LeaseIn) -> api.LeaseOut:
         """Asks the cluster's guard, starting it when it does not run."""
         answer = await self._guard(arg, Update.ACQUIRE)
-        return api.LeaseOut(granted=answer.granted, why=answer.why)
+        return api.LeaseOut(granted=answer.granted, why=answer.why, mark=answer.mark, marked_at=answer.marked_at)
 
     @implements(api.RELEASE_LEASE)
     async def release_lease(self, arg: api.LeaseIn) -> api.Nothing:
@@ -177,32 +178,7 @@ class ControlActivities(Owner):
     @implements(api.REQUEST_HEAL)
     async def request_heal(self, arg: api.HealRequest) -> api.Told:
         """Starts the node's runbook or tells the one that runs; never two on one node."""
-        note = HealRequestNote(
-            evidence=arg.evidence,
-            verdict=arg.verdict,
-            fence_for=arg.job if arg.fence else None,
-            by=arg.by,
-        )
-        await self.client.start_workflow(
-            Runbook.HEAL,
-            HealInput(cluster=arg.cluster, node=arg.node, request=note),
-            id=node_workflow_id(arg.cluster, arg.node),
-            task_queue=RUNBOOKS_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            start_signal=Signal.REQUEST,
-            start_signal_args=[note],
-            static_summary=(arg.verdict.title if arg.verdict else f"fence of {arg.node} for {arg.job}")[:180],
-            search_attributes=typed(
-                {
-                    attributes.CLUSTER: arg.cluster,
-                    attributes.NODE: arg.node,
-                    attributes.FAULT: str(arg.verdict.fault) if arg.verdict else "unknown",
-                    attributes.STEP: "starting",
-                    attributes.NEEDS_HUMAN: False,
-                }
-            ),
-        )
+        await start_heal(self.client, arg)
         return api.Told(delivered=True)
 
     @implements(api.TELL_JOB)
@@ -251,6 +227,36 @@ class ControlActivities(Owner):
 
     def _page(self, workflow_id: str) -> str:
         return ui_page(self.runtime.ui, self.client.namespace, workflow_id) if self.runtime.ui else ""
+
+
+async def start_heal(client: Client, arg: api.HealRequest) -> None:
+    """Starts the node's runbook or tells the one that runs."""
+    note = HealRequestNote(
+        evidence=arg.evidence,
+        verdict=arg.verdict,
+        fence_for=arg.job if arg.fence else None,
+        by=arg.by,
+    )
+    await client.start_workflow(
+        Runbook.HEAL,
+        HealInput(cluster=arg.cluster, node=arg.node, request=note),
+        id=node_workflow_id(arg.cluster, arg.node),
+        task_queue=RUNBOOKS_QUEUE,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+        start_signal=Signal.REQUEST,
+        start_signal_args=[note],
+        static_summary=(arg.verdict.title if arg.verdict else f"fence of {arg.node} for {arg.job}")[:180],
+        search_attributes=typed(
+            {
+                attributes.CLUSTER: arg.cluster,
+                attributes.NODE: arg.node,
+                attributes.FAULT: str(arg.verdict.fault) if arg.verdict else "unknown",
+                attributes.STEP: "starting",
+                attributes.NEEDS_HUMAN: False,
+            }
+        ),
+    )
 
 
 def _has_power(cluster: object) -> bool:

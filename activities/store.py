@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql.dml import ReturningInsert
 
 from fleet.errors import InvalidInputError, PermanentError, TemporaryError
 from fleet.faults.evidence import Evidence, Verdict
@@ -215,9 +216,19 @@ class HistoryStore:
 
     def save_verdict(self, subject: str, verdict: Verdict, at: float | None = None) -> bool:
         """Appends a verdict on a job, a node or a runbook; False when the subject's newest verdict is the same."""
+        with self._guarded(), self._engine.begin() as connection:
+            return bool(connection.execute(self._verdict_row(subject, verdict, at)).all())
+
+    def _verdict_row(self, subject: str, verdict: Verdict, at: float | None) -> ReturningInsert[Any]:
         body = json.dumps(redact_tree(verdict.model_dump(mode="json")), separators=(",", ":"))
         row = {"subject": subject, "body": body, "digest": _digest(subject, body), "at": _now(at)}
-        return self._append_if_new(_VERDICTS, row, _VERDICTS.c.subject == subject)
+        return self._if_new(_VERDICTS, row, _VERDICTS.c.subject == subject)
+
+    def save_verdicts(self, verdicts: Mapping[str, Verdict], at: float | None = None) -> None:
+        """`save_verdict` for many subjects, in one transaction: each commit waits for the disk."""
+        with self._guarded(), self._engine.begin() as connection:
+            for subject, verdict in verdicts.items():
+                connection.execute(self._verdict_row(subject, verdict, at))
 
     # -- reads
 
@@ -247,6 +258,18 @@ class HistoryStore:
             query = query.where(_EVIDENCE.c.seen_at >= since)
         rows = self._rows(query.order_by(_EVIDENCE.c.seen_at.desc(), _EVIDENCE.c.id.desc()).limit(limit))
         return tuple(Evidence.model_validate_json(row["body"]) for row in reversed(rows))
+
+    def evidence_of_nodes(
+        self, cluster: str, nodes: Sequence[str], since: float
+    ) -> Mapping[str, tuple[Evidence, ...]]:
+        """Evidence about each of the nodes that has some, in the order it was seen."""
+        query = select(_EVIDENCE.c.node, _EVIDENCE.c.body).where(
+            _EVIDENCE.c.cluster == cluster, _EVIDENCE.c.node.in_(nodes), _EVIDENCE.c.seen_at >= since
+        )
+        found: dict[str, list[Evidence]] = {}
+        for row in self._rows(query.order_by(_EVIDENCE.c.seen_at, _EVIDENCE.c.id)):
+            found.setdefault(row["node"], []).append(Evidence.model_validate_json(row["body"]))
+        return {node: tuple(told) for node, told in found.items()}
 
     def reports(self, subject: str | None = None, limit: int = 100) -> tuple[SavedReport, ...]:
         """The newest reports, newest first."""
@@ -297,13 +320,15 @@ class HistoryStore:
         return sqlite.insert(table).values(list(rows)).on_conflict_do_nothing(index_elements=[unique])
 
     def _append_if_new(self, table: Table, row: dict[str, Any], same_subject: Any) -> bool:
+        with self._guarded(), self._engine.begin() as connection:
+            return bool(connection.execute(self._if_new(table, row, same_subject)).all())
+
+    def _if_new(self, table: Table, row: dict[str, Any], same_subject: Any) -> ReturningInsert[Any]:
         """One statement: appends unless the newest row of the subject has the same digest."""
         newest = select(table.c.digest).where(same_subject).order_by(table.c.id.desc()).limit(1).scalar_subquery()
         values = [literal(value, type_=table.c[name].type) for name, value in row.items()]
         source = select(*values).where(func.coalesce(newest, "") != row["digest"])
-        statement = insert(table).from_select(list(row), source).returning(table.c.id)
-        with self._guarded(), self._engine.begin() as connection:
-            return bool(connection.execute(statement).all())
+        return insert(table).from_select(list(row), source).returning(table.c.id)
 
     def _rows(self, query: Select[Any]) -> list[dict[str, Any]]:
         with self._guarded(), self._engine.connect() as connection:
@@ -355,6 +380,9 @@ class AsyncHistoryStore:
     async def save_verdict(self, subject: str, verdict: Verdict, at: float | None = None) -> bool:
         return await asyncio.to_thread(self._store.save_verdict, subject, verdict, at)
 
+    async def save_verdicts(self, verdicts: Mapping[str, Verdict]) -> None:
+        await asyncio.to_thread(self._store.save_verdicts, verdicts)
+
     async def spec_of(self, job: str) -> SavedSpec | None:
         return await asyncio.to_thread(self._store.spec_of, job)
 
@@ -367,6 +395,11 @@ class AsyncHistoryStore:
         limit: int = 10_000,
     ) -> tuple[Evidence, ...]:
         return await asyncio.to_thread(self._store.evidence_for, cluster, node, job, since, limit)
+
+    async def evidence_of_nodes(
+        self, cluster: str, nodes: Sequence[str], since: float
+    ) -> Mapping[str, tuple[Evidence, ...]]:
+        return await asyncio.to_thread(self._store.evidence_of_nodes, cluster, nodes, since)
 
     async def reports(self, subject: str | None = None, limit: int = 100) -> tuple[SavedReport, ...]:
         return await asyncio.to_thread(self._store.reports, subject, limit)

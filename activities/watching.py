@@ -16,6 +16,7 @@ from activities.nodes import node_evidence
 from activities.registry import implements
 from activities.runtime import Owner
 from activities.search import typed
+from activities.wave_api import PIECES
 from fleet import attributes
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
@@ -65,10 +66,9 @@ class WatchActivities(Owner):
             if job.tokens.supervise or job.key or job.adopted:
                 await self._tell_job(cluster, job)
         evidence = tuple(e for n in change.nodes for e in told.news(n, resync=change.resync))
-        if evidence:
-            await self.runtime.client.get_workflow_handle(watch_workflow_id(cluster)).signal(
-                Signal.EVIDENCE, EvidenceBatch(evidence=evidence)
-            )
+        watch = self.runtime.client.get_workflow_handle(watch_workflow_id(cluster))
+        for start in range(0, len(evidence), PIECES):
+            await watch.signal(Signal.EVIDENCE, EvidenceBatch(evidence=evidence[start : start + PIECES]))
 
     async def _tell_job(self, cluster: str, job: NativeJob) -> None:
         """Signals the job's runbook; one that asks for supervision and has none gets it."""

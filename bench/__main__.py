@@ -33,7 +33,11 @@ class Bench(Protocol):
         """Measures; gives the figures, and what a reader must know to judge them."""
 
 
-BENCHES: Mapping[str, str] = {"overhead": "bench.overhead", "recovery": "bench.recovery"}
+BENCHES: Mapping[str, str] = {
+    "burst": "bench.burst",
+    "overhead": "bench.overhead",
+    "recovery": "bench.recovery",
+}
 """Name to module; loaded only when asked for."""
 
 

@@ -5,7 +5,7 @@ import asyncio
 from temporalio.client import Client
 
 from activities import api
-from clients import jobs, runs
+from clients import guards, jobs, runs
 from clients.ask_cluster import read
 from clients.errors import CliError, Exit, usage
 from clients.fleet_file import checked_cluster, known_clusters
@@ -71,6 +71,7 @@ async def release_node(client: Client, text: str, by: str, reason: str, policy: 
     """Ends its repair and takes our mark away, by this person's word instead of a passed check."""
     facts = await facts_of(client, text, policy)
     identity = node_workflow_id(facts.cluster, facts.node)
+    await guards.drop(client, facts.cluster, (facts.node,), by, reason)  # before its runbook: else it is started anew
     cancelled, said = await _cancel(client, identity, reason)
     facts = await read(client, api.READ_NODE, api.OnNode(cluster=facts.cluster, node=facts.node), facts.cluster)
     if facts.op is None:
@@ -95,10 +96,18 @@ def _node_line(text: str, before: NodeFacts, after: NodeFacts) -> str:
 
 
 async def release_all(client: Client, reason: str, policy: Policy | None) -> GivenBack:
-    """Ends every job's and node's runbook, then gives back everything of ours in every known cluster."""
+    """Ends every wave, then every job's and node's runbook, then gives back all of ours in every known cluster."""
     cancelled: list[str] = []
     lines: list[str] = []
     failed: list[str] = []
+    clusters = await known_clusters(client, policy)
+    for cluster in clusters:  # first: a wave would start runbooks anew
+        try:
+            dropped = await guards.drop(client, cluster, (), "release --all", reason)
+        except CliError as error:
+            failed.append(f"{cluster}: {error}")
+        else:
+            lines += [f"{cluster}: {dropped.nodes} nodes taken out of its waves"] if dropped.nodes else []
     for kind in (Runbook.SUPERVISE, Runbook.HEAL):  # jobs first: a node's repair waits for them
         rows = await runs.list_runs(client, runs.query_text(kinds=[kind]), 10_000)
         ends = await asyncio.gather(*(_cancel(client, row.id, reason) for row in rows), return_exceptions=True)
@@ -110,7 +119,6 @@ async def release_all(client: Client, reason: str, policy: Policy | None) -> Giv
             else:
                 cancelled += end[0]
                 lines += [f"{row.id}: {line}" for line in end[1]]
-    clusters = await known_clusters(client, policy)
     if not clusters:
         raise CliError("no cluster is known, so nothing was given back there: give --fleet FILE or start a worker")
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""The freeze of the fleet or of one cluster."""
+"""The freeze of the fleet or of one cluster, and what a person takes out of a cluster's waves."""
 
 import secrets
 
@@ -8,8 +8,10 @@ from clients import runs, talk
 from clients.fleet_file import checked_cluster
 from clients.shapes import Started
 from fleet.identity import guard_workflow_id
+from fleet.model import Value
 from fleet.policy import Policy
 from fleet.runbooks import FREEZE_MEMO, Freeze, FreezeOrder, GuardInput, Runbook, Update
+from fleet.waves import DropOrder, Dropped
 
 FLEET = "fleet"
 """Scope of the guard of all clusters."""
@@ -52,9 +54,16 @@ async def current(client: Client, scope: str) -> Freeze | None:
     return await seen.memo_value(FREEZE_MEMO, default=None, type_hint=Freeze | None)  # type: ignore[arg-type]
 
 
-async def _tell(
-    client: Client, scope: str, kind: Update, order: FreezeOrder, gives: type[talk.Answer]
-) -> talk.Answer:
+async def drop(client: Client, cluster: str, nodes: tuple[str, ...], by: str, reason: str) -> Dropped:
+    """Takes nodes (none named: all) out of the cluster's waves; nothing where its guard does not run or has none."""
+    found = await runs.find(client, guard_workflow_id(cluster))
+    if found is None or found.row.status != "running":
+        return Dropped(nodes=0, isolated=0)
+    order = DropOrder(nodes=nodes, by=by, reason=reason)
+    return await _tell(client, cluster, Update.DROP, order, Dropped)
+
+
+async def _tell(client: Client, scope: str, kind: Update, order: Value, gives: type[talk.Answer]) -> talk.Answer:
     return await talk.update_with_start(
         client,
         kind,

@@ -1,28 +1,32 @@
 """Nodes: evidence about one, its repair, and why we think what we think."""
 
+import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from activities import api
+from activities import api, wave_api
 from clients import runs, talk
 from clients.ask_cluster import read
 from clients.errors import CliError, usage
 from clients.fleet_file import checked_cluster
 from clients.names import node_ref
 from clients.shapes import EvidenceSent, Started, Why
-from fleet.faults.evidence import Culprit, FaultClass, Verdict
-from fleet.faults.parse import parse_any
+from fleet.faults.evidence import Culprit, Evidence, FaultClass, Verdict
+from fleet.faults.parse import Parsed, parse_any
 from fleet.identity import RUNBOOKS_QUEUE, node_workflow_id, watch_workflow_id
-from fleet.model import NodeFacts, NodeRef
+from fleet.model import NodeFacts
 from fleet.policy import Policy
 from fleet.runbooks import EvidenceBatch, HealInput, HealRequestNote, Runbook, Signal, WatchInput
 
 BATCH = 200
 """Pieces of evidence in one signal: at most 0.5 MB of payload, the server's warning line."""
+NAME_WITHIN = 5
+"""Words at the beginning of a log's line among which its node's name stands: `Nov 30 12:00:01 NODE kernel:`."""
 TEXT_LIMIT = 64 * 1024 * 1024
 """Bytes read of one text; a day of a busy node's kernel log is a tenth of it."""
 
@@ -62,45 +66,75 @@ def _node_in(view: api.ClusterView, cluster: str, node: str) -> NodeFacts:
 
 
 async def send_evidence(client: Client, text: str, raw: bytes, policy: Policy | None) -> EvidenceSent:
-    """Parses it here and hands it to the cluster's watch, which judges and routes it. Raises CliError for nothing."""
-    ref = node_ref(text)
+    """Parses it here and hands it to the cluster's watch, which judges and routes it. Raises CliError for nothing.
+
+    `text` is CLUSTER/NODE; CLUSTER alone for a log whose lines name their nodes, such as a central syslog.
+    """
     if len(raw) > TEXT_LIMIT:
         raise usage(f"the text has {len(raw)} bytes, at most {TEXT_LIMIT} are read; cut it to the time of the fault")
     if not raw.strip():
         raise usage("the text is empty; nothing was sent")
-    facts = await facts_of(client, text, policy)
-    parsed = parse_any(
-        raw, cluster=ref.cluster, node=ref.node, seen_at=time.time(), boot=facts.boot if facts.responding else None
-    )
-    dropped = dict(parsed.dropped)
-    if not parsed.evidence:
-        why = "; ".join(f"{count} x {reason}" for reason, count in sorted(dropped.items()))
+    cluster, slash, node = text.partition("/")
+    if slash:
+        facts = await facts_of(client, text, policy)
+        told = _parsed(raw, cluster, node, facts.boot if facts.responding else None)
+    else:
+        cluster = await checked_cluster(client, cluster, policy)
+        seen = await read(client, wave_api.READ_NODES, wave_api.NodesIn(cluster=cluster), cluster)
+        told = await asyncio.to_thread(_parsed_by_node, raw, cluster, seen)
+    if not told.evidence:
+        why = "; ".join(f"{count} x {reason}" for reason, count in sorted(told.dropped.items()))
         raise CliError(
-            f"{parsed.lines} lines, none of them is evidence ({why or 'nothing known in them'}); nothing sent"
+            f"{told.lines} lines, none of them is evidence ({why or 'nothing known in them'}); nothing sent"
         )
-    for start in range(0, len(parsed.evidence), BATCH):
-        await _signal_watch(client, ref, EvidenceBatch(evidence=parsed.evidence[start : start + BATCH]))
+    for start in range(0, len(told.evidence), BATCH):
+        await _signal_watch(client, cluster, EvidenceBatch(evidence=told.evidence[start : start + BATCH]))
     return EvidenceSent(
-        id=watch_workflow_id(ref.cluster),
-        cluster=ref.cluster,
-        node=ref.node,
-        sent=len(parsed.evidence),
-        lines=parsed.lines,
-        dropped=dropped,
+        id=watch_workflow_id(cluster),
+        cluster=cluster,
+        node=node,
+        sent=len(told.evidence),
+        lines=told.lines,
+        dropped=dict(told.dropped),
     )
 
 
-async def _signal_watch(client: Client, ref: NodeRef, batch: EvidenceBatch) -> None:
+def _parsed(raw: bytes, cluster: str, node: str, boot: str | None) -> Parsed:
+    return parse_any(raw, cluster=cluster, node=node, seen_at=time.time(), boot=boot)
+
+
+def _parsed_by_node(raw: bytes, cluster: str, seen: wave_api.NodesSeen) -> Parsed:
+    """Each line belongs to the node that one of its first words names."""
+    lines: dict[str, list[bytes]] = {}
+    dropped: Counter[str] = Counter()
+    all_lines = raw.splitlines()
+    for line in all_lines:
+        words = line.decode(errors="replace").split(maxsplit=NAME_WITHIN)[:NAME_WITHIN]
+        node = next((name for word in words if (name := word.rstrip(":")) in seen.boots), None)
+        if node is not None:
+            lines.setdefault(node, []).append(line)
+        elif line.strip():
+            dropped["it names no node of the cluster"] += 1
+    silent = frozenset(seen.out)
+    evidence: list[Evidence] = []
+    for node, own in lines.items():
+        parsed = _parsed(b"\n".join(own), cluster, node, None if node in silent else seen.boots[node])
+        evidence += parsed.evidence
+        dropped.update(parsed.dropped)
+    return Parsed(evidence=tuple(evidence), lines=len(all_lines), dropped=dict(dropped))
+
+
+async def _signal_watch(client: Client, cluster: str, batch: EvidenceBatch) -> None:
     await client.start_workflow(
         Runbook.WATCH,
-        WatchInput(cluster=ref.cluster),
-        id=watch_workflow_id(ref.cluster),
+        WatchInput(cluster=cluster),
+        id=watch_workflow_id(cluster),
         task_queue=RUNBOOKS_QUEUE,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         start_signal=Signal.EVIDENCE,
         start_signal_args=[batch],
-        search_attributes=talk.search_attributes(cluster=ref.cluster),
-        static_summary=f"watch over {ref.cluster}",
+        search_attributes=talk.search_attributes(cluster=cluster),
+        static_summary=f"watch over {cluster}",
     )
 
 

@@ -142,6 +142,8 @@ def _body(view: View, lines: int) -> list[RenderableType]:
             parts.append(cell(f"answered {said.choice} by {said.by} ({how}) {said.reason}"))
     if view.ledger is not None and view.ledger.attempts:
         parts += [_section("Attempts"), attempt_table(view.ledger)]
+    if view.wave is not None:
+        parts += [_section("Wave"), cell(view.wave.text)]
     if view.leases:
         parts += [_section("Nodes out"), lease_table(view.leases)]
     if view.story:

@@ -181,6 +181,16 @@ class Limits(Strict):
     nodes_out_percent: Percent = 10.0
     """Share of one cluster's nodes out at a time, rounded down but at least 1 unless it is 0%. Default 10%: an
     absolute limit that is right for 500 nodes is a third of a small cluster."""
+    wave_from: int = Field(default=10, ge=2, le=10_000)
+    """So many nodes of one cluster with a hardware fault at once are one wave: isolated together, repaired one after
+    another. Default 10: below that each node's own runbook is as quick and its page says more; a run costs about 170
+    events, and an embedded server on 2 cores starts some 15 a second."""
+    nodes_isolated: int = Field(default=10, ge=0, le=10_000)
+    """Nodes of one cluster that waves may isolate without asking, those already isolated counted. Default 10: more at
+    once is as likely a wrong sensor as so many broken machines. The smaller of this and `nodes_isolated_percent`
+    holds, but never less than may be out."""
+    nodes_isolated_percent: Percent = 10.0
+    """Share of one cluster's nodes, likewise. Default 10%, as for `nodes_out_percent`."""
     in_place_tries: Tries = 2
     """Restarts on the same nodes for one cause. Default 2: a passing fault passes once or twice; one bad node has
     been seen to eat all retries of a job in under a minute (toil #5452)."""
@@ -319,6 +329,12 @@ class Policy(Strict):
     def nodes_out(self, total_nodes: int) -> int:
         """Nodes of a cluster of `total_nodes` that may be out at a time: the smaller of both limits."""
         return min(self.limits.nodes_out, share(total_nodes, self.limits.nodes_out_percent))
+
+    def nodes_isolated(self, total_nodes: int) -> int:
+        """Nodes of a cluster of `total_nodes` that waves may isolate: the smaller of both limits, at least as many
+        as may be out."""
+        limit = min(self.limits.nodes_isolated, share(total_nodes, self.limits.nodes_isolated_percent))
+        return max(limit, self.nodes_out(total_nodes))
 
     def cluster(self, name: str) -> SlurmCluster | SimCluster | KubernetesCluster:
         """Raises NotFoundError that lists the known clusters."""

@@ -12,6 +12,7 @@ from fleet.ledger import Attempt, Ledger, Span
 from fleet.model import FenceReceipt, NativeJob, NodeReceipt, Progress, Value
 from fleet.orders import JobSpec
 from fleet.people import Outcome, Question
+from fleet.waves import Wave, WaveCount
 
 
 class Runbook(StrEnum):
@@ -40,6 +41,7 @@ class Signal(StrEnum):
     RECEIPT = "receipt"  # to a job: a node was proven clean
     REQUEST = "request"  # to a node: heal it, or fence it for a job
     EVACUATED = "evacuated"  # to a node: a job has left it
+    WAVE = "wave"  # to a guard: many nodes failed at once
 
 
 class Update(StrEnum):
@@ -51,6 +53,7 @@ class Update(StrEnum):
     UNFREEZE = "unfreeze"
     ACQUIRE = "acquire"
     RELEASE = "release"
+    DROP = "drop"  # to a guard: a person takes nodes out of its waves
 
 
 VIEW = "view"
@@ -220,6 +223,11 @@ class GuardInput(Value):
     scope: str
     freeze: Freeze | None = None
     leases: tuple[Lease, ...] = ()
+    waves: tuple[Wave, ...] = ()
+    wave_count: WaveCount = WaveCount()
+    waves_taken: int = 0
+    """Waves so far: their numbers, and so the marks made of them, are never used again."""
+    questions: int = 0
 
 
 class LeaseWish(Value):
@@ -231,6 +239,9 @@ class LeaseWish(Value):
 class LeaseAnswer(Value):
     granted: bool
     why: str = ""
+    mark: str = ""
+    """Op id of the mark with which a wave has isolated the node already: the holder's from now on."""
+    marked_at: float = 0.0
 
 
 class FreezeOrder(Value):
@@ -253,6 +264,8 @@ class View(Value):
     outcome: Outcome | None = None
     freeze: Freeze | None = None
     leases: tuple[Lease, ...] = ()
+    wave: WaveCount | None = None
+    """Of a guard: its waves under way or the last ones; None when it has had none."""
     op: str = ""
     result: str = ""
 

@@ -24,6 +24,7 @@ from activities.runtime import Runtime
 from activities.search import typed
 from activities.store import AsyncHistoryStore, sqlite_url
 from activities.watching import WatchActivities
+from activities.waves import WaveControlActivities, WaveNodeActivities
 from clients.embedded import running
 from fleet import attributes
 from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, guard_workflow_id, watch_workflow_id
@@ -83,7 +84,10 @@ def make_workers(
                 runtime.client,
                 task_queue=RUNBOOKS_QUEUE,
                 workflows=list(ALL),
-                activities=implementations(ControlActivities(runtime)),
+                activities=[
+                    *implementations(ControlActivities(runtime)),
+                    *implementations(WaveControlActivities(runtime)),
+                ],
                 workflow_runner=SandboxedWorkflowRunner(
                     restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)
                 ),
@@ -95,7 +99,12 @@ def make_workers(
                 interceptors=interceptors,
             )
         )
-    owners = (JobActivities(runtime), NodeActivities(runtime), WatchActivities(runtime))
+    owners = (
+        JobActivities(runtime),
+        NodeActivities(runtime),
+        WatchActivities(runtime),
+        WaveNodeActivities(runtime),
+    )
     made.extend(
         Worker(
             runtime.client,

@@ -46,6 +46,8 @@ class Evacuation(Book):
         self.off_ordered = False
         self.silent_since: float | None = None
         self.leased = False
+        self.mark = ""
+        """Of a wave that has isolated the node already: ours since the lease."""
         self.isolated_at = 0.0
         self.mark_seen_at = 0.0
         self.foreign = ""
@@ -101,6 +103,11 @@ class Evacuation(Book):
 
     # -- the lease
 
+    @property
+    def op(self) -> str:
+        """The mark that was taken over, else this incarnation's own."""
+        return self.mark or super().op
+
     def _wish(self) -> api.LeaseIn:
         return api.LeaseIn(
             cluster=self.inp.cluster,
@@ -117,6 +124,7 @@ class Evacuation(Book):
             self.leased = True  # it may be granted to an asking that is cancelled meanwhile
             answer = await self.must(api.ACQUIRE_LEASE, self._wish(), summary="ask for the lease")
             if answer.granted:
+                self.mark, self.isolated_at = answer.mark, answer.marked_at
                 return
             self.leased = False
             self.tell(f"waits for a lease: {answer.why}")

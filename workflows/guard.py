@@ -1,13 +1,14 @@
-"""`GuardCluster`: the freeze, and the leases that bound how many nodes are out at once.
+"""`GuardCluster`: the freeze, the leases that bound how many nodes are out at once, and waves of faulty nodes.
 
-`guard/fleet` holds the fleet's freeze, `guard/<cluster>` the cluster's freeze and its leases. A lease belongs to a
-live workflow: one whose runbook has ended frees its slot when the next one asks.
+`guard/fleet` holds the fleet's freeze, `guard/<cluster>` the cluster's freeze, its leases and its waves
+(`workflows/wave.py`). A lease belongs to a live workflow: one whose runbook has ended frees its slot when the next
+one asks.
 """
 
 import asyncio
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities import api
@@ -22,34 +23,47 @@ with workflow.unsafe.imports_passed_through():
         LeaseAnswer,
         LeaseWish,
         Runbook,
+        Signal,
         Update,
         View,
     )
-    from workflows.base import Book
+    from fleet.waves import DropOrder, Dropped, WaveOrder
+    from workflows.wave import Waves
 
 
 @workflow.defn(name=Runbook.GUARD)
-class GuardCluster(Book):
-    """One per cluster, and one for the fleet. Runs for ever; its updates are the only way to change it."""
-
-    kind = Runbook.GUARD
+class GuardCluster(Waves):
+    """One per cluster, and one for the fleet. Runs for ever; people change it by updates, a watch begins a wave."""
 
     @workflow.init
     def __init__(self, inp: GuardInput) -> None:
-        super().__init__()
-        self.scope = inp.scope
+        super().__init__(inp)
         self.freeze = inp.freeze
-        self.leases = inp.leases
         self.granting = asyncio.Lock()
         self.headline = f"Guard of {inp.scope}"
 
     @workflow.run
     async def run(self, inp: GuardInput) -> None:
         self._publish()
-        await workflow.wait_condition(lambda: workflow.info().is_continue_as_new_suggested())
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        self.show_wave()
+        try:
+            await self.serve()
+            await workflow.wait_condition(workflow.all_handlers_finished)
+        except BaseException as error:
+            if is_cancelled_exception(error):
+                self.leaving = True
+                self.leave()
+            raise
         workflow.continue_as_new(
-            GuardInput(scope=self.scope, freeze=self.freeze, leases=self.leases),
+            GuardInput(
+                scope=self.scope,
+                freeze=self.freeze,
+                leases=self.leases,
+                waves=self.carried(),
+                wave_count=self.count,
+                waves_taken=self.waves_taken,
+                questions=self.questions,
+            ),
             memo=self._memo(),  # else the next run begins with the memo that this one was started with
         )
 
@@ -61,7 +75,10 @@ class GuardCluster(Book):
         workflow.upsert_memo(self._memo())
         self.facts["Frozen"] = f"by {self.freeze.by}: {self.freeze.reason}" if self.freeze else ""
         self.facts["Nodes out"] = ", ".join(f"{lease.node} ({lease.holder})" for lease in self.leases)
-        self.at("frozen" if self.freeze else "open")
+        if self.question is None or self.question.done():  # else the page says what is asked
+            self.at("frozen" if self.freeze else "open")
+        else:
+            self.show()
 
     @workflow.update(name=Update.FREEZE, description="Stops every new mutation in this scope.")
     def set_freeze(self, order: FreezeOrder) -> Freeze:
@@ -93,10 +110,12 @@ class GuardCluster(Book):
         async with self.granting:
             mine = [lease for lease in self.leases if lease.node == wish.node]
             if mine and mine[0].holder == wish.holder:
-                return LeaseAnswer(granted=True)
+                return self.hand_over(wish.node)
+            if wish.node in self.in_hand and wish.node in self.entries:
+                return LeaseAnswer(granted=False, why="a wave isolates it just now")
             limit = (await self.act(api.READ_LIMIT, api.PolicyIn(cluster=self.scope), cluster=self.scope)).nodes_out
             if mine or len(self.leases) >= limit:
-                await self._drop_dead()
+                await self.look_after()
                 mine = [lease for lease in self.leases if lease.node == wish.node]
             if mine:
                 return LeaseAnswer(granted=False, why=f"{wish.node} is out already by {mine[0].holder}")
@@ -109,8 +128,9 @@ class GuardCluster(Book):
                 *self.leases,
                 Lease(node=wish.node, holder=wish.holder, op=wish.op, since=self.now()),
             )
+            answer = self.hand_over(wish.node)
             self._publish()
-            return LeaseAnswer(granted=True)
+            return answer
 
     @workflow.update(name=Update.RELEASE, description="Gives a node's lease back.")
     def release(self, wish: LeaseWish) -> LeaseAnswer:
@@ -118,24 +138,31 @@ class GuardCluster(Book):
         self.leases = tuple(
             lease for lease in self.leases if not (lease.node == wish.node and lease.holder == wish.holder)
         )
+        self.finish(wish.node)
+        self.news = True  # there is room for another one
         self._publish()
         return LeaseAnswer(granted=False)
 
-    async def _drop_dead(self) -> None:
-        alive = await self.act(api.FIND_ALIVE, api.Alive(ids=tuple(lease.holder for lease in self.leases)))
-        gone = [lease for lease in self.leases if lease.holder not in alive.ids]
-        if gone:
-            self.tell("freed " + ", ".join(f"{lease.node} ({lease.holder} has ended)" for lease in gone))
-        self.leases = tuple(lease for lease in self.leases if lease.holder in alive.ids)
+    @workflow.signal(name=Signal.WAVE)
+    def wave(self, order: WaveOrder) -> None:
+        """Many nodes that failed at once, judged already."""
+        self.take_in(order)
+
+    @workflow.update(name=Update.DROP, description="Takes nodes out of the waves under way.")
+    async def drop(self, order: DropOrder) -> Dropped:
+        """Nothing more is done about them; a mark that is on a node stays until it is released."""
+        return await self.take_out(order)
 
     @workflow.query(name=VIEW)
     def view(self) -> View:
-        """Freeze and leases."""
+        """Freeze, leases and waves."""
         return View(
             workflow=workflow.info().workflow_id,
             kind=self.kind,
             step=self.step,
+            waits_for=self.waits_for,
             story=self.story,
             freeze=self.freeze,
             leases=self.leases,
+            wave=self.count if self.count.nodes else None,
         )

@@ -132,6 +132,8 @@ class HealNode(Evacuation):
         self.at("isolate", then="evacuate")
         policy = await self.policy(self.inp.cluster)
         facts = await self.facts_now()
+        if self.mark and self.take_over(facts):
+            return
         if facts.foreign_drain:
             await self.ask_about_foreign_drain(facts)
             return
@@ -159,6 +161,15 @@ class HealNode(Evacuation):
             return
         self.isolated_at = self.now()
         self.tell(f"isolated with mark gpu-runbooks:{self.op}")
+
+    def take_over(self, facts: NodeFacts) -> bool:
+        """A wave has isolated it with a mark that is ours now. Gone: a person took it away, whose word holds."""
+        if facts.op == self.mark:
+            self.tell(f"isolated before with mark gpu-runbooks:{self.mark}, by a wave")
+            return True
+        if not facts.drained:
+            self.result = "stopped: somebody took away the mark with which a wave had isolated it"
+        return not facts.drained
 
     async def keep_isolated(self) -> None:
         """Looks again before the node is touched. A mark that never stood for long was lost with its controller and

@@ -9,9 +9,10 @@ import asyncio
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from activities import api
+    from activities import api, wave_api
     from fleet.faults.evidence import Evidence, FaultClass
     from fleet.runbooks import VIEW, EvidenceBatch, Runbook, Signal, View, WatchInput
+    from fleet.waves import WaveOrder, WavePart, folded
     from workflows import attributes
     from workflows.base import Book, StepFailed
 
@@ -101,6 +102,11 @@ class WatchCluster(Book):
     async def _route(self, batch: tuple[Evidence, ...]) -> None:
         """Records everything, then sends it on, subject by subject; what fails for one holds up no other."""
         nodes = sorted({e.node for e in batch if e.node})
+        if len(nodes) > 1:
+            at_once = (await self.policy(self.inp.cluster)).wave_from
+            if len(nodes) >= at_once:
+                batch = await self._route_wave(batch, tuple(nodes), at_once)
+                nodes = sorted({e.node for e in batch if e.node})
         parts = [tuple(e for e in batch if e.node == node) for node in nodes]
         parts.append(tuple(e for e in batch if not e.node))
         for part in filter(None, parts):
@@ -191,3 +197,104 @@ class WatchCluster(Book):
                     summary=f"tell {holder.name}",
                 )
         return batch
+
+    # -- many nodes at once
+
+    async def _route_wave(
+        self, batch: tuple[Evidence, ...], nodes: tuple[str, ...], at_once: int
+    ) -> tuple[Evidence, ...]:
+        """Judges many nodes in a few steps; those with a hardware fault go to the guard as one wave. Returns what is
+        to be routed node by node."""
+        try:
+            seen = await self.act(
+                wave_api.READ_NODES,
+                wave_api.NodesIn(cluster=self.inp.cluster, nodes=nodes),
+                cluster=self.inp.cluster,
+                summary=f"boots of {len(nodes)} nodes",
+            )
+            found = self._sorted_out(batch, seen)
+            sick = await self._sick_of(found)
+            count = sum(map(len, sick.values()))
+            if count < at_once:
+                return batch
+            await self.act(
+                wave_api.REQUEST_WAVE,
+                wave_api.WaveIn(
+                    cluster=self.inp.cluster,
+                    order=WaveOrder(
+                        parts=tuple(WavePart(why=why, nodes=tuple(of)) for why, of in sick.items()),
+                        by=workflow.info().workflow_id,
+                    ),
+                ),
+                summary=f"a wave of {count} nodes",
+            )
+            workflow.upsert_search_attributes([attributes.FAULT.value_set(str(FaultClass.HARDWARE))])
+            chosen = {node for of in sick.values() for node in of}
+            routed = tuple(e for e in found if e.node in chosen)
+            self.tell(f"{count} nodes at once: handed to the guard as one wave")
+            await self._tell_jobs_of(routed, seen)
+        except StepFailed as failed:
+            self.tell(f"many nodes at once could not be routed together: {failed}")
+            if failed.refused:
+                return batch
+            self.inbox = [*batch, *self.inbox]
+            await workflow.sleep(10, summary="before the evidence is routed again")
+            return ()
+        self.routed += len(routed)
+        self._remember(routed)
+        return tuple(e for e in batch if not e.node) + tuple(e for e in found if e.node not in chosen)
+
+    def _sorted_out(self, batch: tuple[Evidence, ...], seen: wave_api.NodesSeen) -> tuple[Evidence, ...]:
+        """What is new about nodes of the cluster, with their present boot. A node whose evidence is all of an earlier
+        boot was mended since, unless it is out."""
+        about = [e for e in batch if e.node and e.node in seen.boots]
+        if strange := sorted({e.node for e in batch if e.node and e.node not in seen.boots}):
+            self.tell(f"evidence dropped, not in the cluster: {folded(strange)[:300]}")
+        current = {e.node for e in about if e.boot in {None, "", seen.boots[e.node or ""]}} | set(seen.out)
+        if void := sorted({e.node for e in about if e.node not in current and e.node}):
+            self.tell(f"evidence of an earlier boot, nothing to repair: {folded(void)[:300]}")
+        stamped = (
+            e if e.boot else e.model_copy(update={"boot": seen.boots[e.node or ""]})
+            for e in about
+            if e.node in current
+        )
+        return tuple(e for e in stamped if e.key not in self.seen)
+
+    async def _sick_of(self, found: tuple[Evidence, ...]) -> dict[str, list[str]]:
+        """Title of the verdict -> nodes with a hardware fault."""
+        sick: dict[str, list[str]] = {}
+        for piece in _pieces(found):
+            judged = await self.act(
+                wave_api.JUDGE_NODES,
+                wave_api.JudgeNodes(cluster=self.inp.cluster, evidence=piece),
+                summary=f"judge {len(piece)} pieces of evidence",
+            )
+            for one in judged.nodes:
+                if one.fault is FaultClass.HARDWARE:
+                    sick.setdefault(one.title, []).append(one.node)
+        return sick
+
+    async def _tell_jobs_of(self, routed: tuple[Evidence, ...], seen: wave_api.NodesSeen) -> None:
+        """Each supervised job on the nodes learns of its own ones and decides by its own ladder."""
+        for job, nodes in sorted(seen.jobs.items()):
+            told = tuple(e for e in routed if e.node in nodes)[: wave_api.PIECES]
+            if told:
+                await self.act(
+                    api.TELL_JOB,
+                    api.TellJob(job=job, signal=Signal.EVIDENCE, cluster=self.inp.cluster, evidence=told),
+                    summary=f"tell {job}",
+                )
+
+
+def _pieces(found: tuple[Evidence, ...]) -> list[tuple[Evidence, ...]]:
+    """Small enough for one payload; all about one node stays together, as far as that goes."""
+    by_node: dict[str | None, list[Evidence]] = {}
+    for e in found:
+        by_node.setdefault(e.node, []).append(e)
+    pieces: list[list[Evidence]] = [[]]
+    for told in by_node.values():
+        kept = told[-wave_api.PIECES :]
+        if len(pieces[-1]) + len(kept) > wave_api.PIECES:
+            pieces.append([])
+        pieces[-1] += kept
+    return [tuple(piece) for piece in pieces if piece]

@@ -9,7 +9,7 @@ Rules every adapter keeps (the contract suite holds them):
   whose outcome is unknown *after* the adapter tried to read it back.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from fleet.model import (
@@ -33,6 +33,20 @@ class Change(Value):
     nodes: tuple[NodeFacts, ...] = ()
     resync: bool = False
     at: float = 0.0
+
+
+class Isolations(Value):
+    """What came of isolating many nodes."""
+
+    marked: tuple[str, ...] = ()
+    """They carry the mark that was asked for."""
+    left: Mapping[str, str] = {}
+    """node -> why it was left as it is: others drained it, another runbook's mark, not in the cluster."""
+
+
+GoOn = Callable[[int], Awaitable[None]]
+"""Asked before each write of a bulk call, with the number of nodes done: what it raises ends the call at once, and
+what was done stays."""
 
 
 @runtime_checkable
@@ -111,6 +125,12 @@ class ClusterBackend(Protocol):
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         """No new work; running work is untouched. A foreign drain stays as it is and is returned as such."""
 
+    async def isolate_many(self, ops: Mapping[str, OpId], text: str, go_on: GoOn) -> Isolations:
+        """`isolate` for many nodes, each with its own op; one that cannot be isolated holds up no other.
+
+        Raises what `go_on` raises, and TemporaryError when the cluster cannot be asked; called again it goes on.
+        """
+
     async def release(self, node: str, op: OpId) -> NodeFacts:
         """Takes back our isolation and reservation. RefusedError when the mark is not `op`'s."""
 
@@ -153,3 +173,11 @@ class RightsControl(Protocol):
 
     async def missing_rights(self) -> tuple[str, ...]:
         """One line for each: the right, and what does not work without it."""
+
+
+@runtime_checkable
+class NodeNotes(Protocol):
+    """Optional: what a person reads on a node can be written apart from its isolation."""
+
+    async def tell_isolated(self, ops: Mapping[str, OpId], text: str) -> None:
+        """Says on each node why it was isolated. For people: one that cannot be written stops nothing."""

@@ -62,7 +62,7 @@ def evidence(
     Parameters
     ----------
     node
-        CLUSTER/NODE.
+        CLUSTER/NODE; CLUSTER alone for a log of many nodes, each line with its node's name (a central syslog).
     file
         Text file, or `-` for standard input.
     """

@@ -94,6 +94,56 @@ async def test_a_foreign_drain_is_left_as_it_is(rig: Rig) -> None:
     assert "maintenance by ops" in after.reason
 
 
+async def go(done: int) -> None:
+    """Lets every write of a bulk call pass."""
+
+
+async def test_many_nodes_are_isolated_each_with_its_own_mark_and_twice_is_once(rig: Rig) -> None:
+    _, job = await started(rig)
+    idle = [await a_node(rig)]
+    ops = {job.nodes[0]: OP, idle[0]: OTHER_OP}
+    first = await rig.backend.isolate_many(ops, "XID 79: many at once", go)
+    assert (set(first.marked), dict(first.left)) == (set(ops), {})
+    asked: list[int] = []
+
+    async def count(done: int) -> None:
+        asked.append(done)
+
+    again = await rig.backend.isolate_many(ops, "again", count)
+    assert set(again.marked) == set(ops)
+    for node, op in ops.items():
+        facts = await rig.backend.node(node)
+        assert (facts.drained, facts.op) == (True, op)
+        assert "many at once" in facts.reason
+        assert not await free(rig, node)
+    await ranks(rig, job.native_id, 2)
+
+
+async def test_what_is_not_ours_among_many_is_left_and_holds_up_no_other(rig: Rig) -> None:
+    drained, theirs, ours = (await rig.backend.capacity()).free_nodes[:3]
+    await rig.person_drain(drained, "maintenance by ops")
+    await rig.backend.isolate(theirs, OTHER_OP, "theirs")
+    ops = dict.fromkeys((drained, theirs, "nosuchnode", ours), OP)
+    found = await rig.backend.isolate_many(ops, "sick", go)
+    assert found.marked == (ours,)
+    assert set(found.left) == {drained, theirs, "nosuchnode"}
+    assert "maintenance by ops" in found.left[drained]
+    assert OTHER_OP in found.left[theirs]
+    facts = {node: await rig.backend.node(node) for node in (drained, theirs, ours)}
+    assert (facts[drained].foreign_drain, facts[theirs].op, facts[ours].op) == (True, OTHER_OP, OP)
+
+
+async def test_a_bulk_isolation_that_is_stopped_ends_before_its_next_write(rig: Rig) -> None:
+    nodes = (await rig.backend.capacity()).free_nodes[:3]
+
+    async def stop_at_once(done: int) -> None:
+        raise RefusedError("frozen")
+
+    with pytest.raises(RefusedError, match="frozen"):
+        await rig.backend.isolate_many(dict.fromkeys(nodes, OP), "sick", stop_at_once)
+    assert [n.node for n in await rig.backend.nodes(max_age=0) if n.drained] == []
+
+
 async def test_the_mark_of_another_runbook_is_not_released(rig: Rig) -> None:
     node = await a_node(rig)
     await rig.backend.isolate(node, OTHER_OP, "theirs")

@@ -101,6 +101,7 @@ def test_defaults_need_two_lines() -> None:
 
     limits = policy.limits
     assert (limits.nodes_out, limits.nodes_out_percent) == (1, 10.0)
+    assert (limits.wave_from, limits.nodes_isolated, limits.nodes_isolated_percent) == (10, 10, 10.0)
     assert (limits.in_place_tries, limits.in_place_delays) == (2, (30.0, 120.0))
     assert (limits.in_cluster_tries, limits.across_tries, limits.budget_resets_per_day) == (2, 1, 4)
     assert (limits.early_failure, limits.checkpoint_grace) == (600.0, 120.0)
@@ -136,7 +137,8 @@ def test_http_goes_to_this_machine_only(url: str) -> None:
 # -- what is wrong: one thing, its line, its words
 
 LIMITS = (
-    "nodes_out, nodes_out_percent, in_place_tries, in_place_delays, in_cluster_tries, across_tries, early_failure, "
+    "nodes_out, nodes_out_percent, wave_from, nodes_isolated, nodes_isolated_percent, in_place_tries, "
+    "in_place_delays, in_cluster_tries, across_tries, early_failure, "
     "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, drain_deadline, question_expiry, settle, "
     "stall_after"
 )

@@ -20,7 +20,7 @@ from activities.backends.kubernetes.rights import missing_rights
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.submit import Submits
 from activities.backends.kubernetes.view import ClusterView
-from activities.backends.port import Change
+from activities.backends.port import Change, GoOn, Isolations
 from activities.backends.power import Hooks, Power
 from fleet.errors import FleetError, TemporaryError, UnreadableError
 from fleet.model import (
@@ -46,7 +46,7 @@ PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class KubernetesBackend:
-    """One Kubernetes cluster behind `ClusterBackend` and `PowerControl`."""
+    """One Kubernetes cluster behind `ClusterBackend`, `PowerControl` and `NodeNotes`."""
 
     kind = "kubernetes"
 
@@ -177,6 +177,12 @@ class KubernetesBackend:
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._nodes.isolate(node, op, text)
+
+    async def isolate_many(self, ops: Mapping[str, OpId], text: str, go_on: GoOn) -> Isolations:
+        return await self._nodes.isolate_many(ops, text, go_on)
+
+    async def tell_isolated(self, ops: Mapping[str, OpId], text: str) -> None:
+        await self._nodes.tell_isolated(ops, text)
 
     async def release(self, node: str, op: OpId) -> NodeFacts:
         return await self._nodes.release(node, op)

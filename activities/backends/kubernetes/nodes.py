@@ -1,22 +1,29 @@
 """Orders to one node: isolate, release, reboot. Undone is only what carries our mark."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.marks import Isolation
 from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
 from activities.backends.kubernetes.records import NodeRecord, node_record
-from activities.backends.kubernetes.view import ClusterView
+from activities.backends.kubernetes.view import NODES, ClusterView
 from activities.backends.kubernetes.writes import patched
+from activities.backends.port import GoOn, Isolations
 from activities.backends.power import Power
-from fleet.errors import FleetError, RefusedError
+from fleet.errors import FleetError, NotFoundError, RefusedError
 from fleet.identity import reason_text
 from fleet.model import MARK, NodeFacts, NodeState
 
 SAME_ORDER = 60.0
 """Seconds after a reboot of ours within which another order of the same op is the same order, asked again."""
+
+
+AT_ONCE = 16
+"""Patches under way together: 1,000 cordons took 4.1 s one by one, 2.5 s with 16 and no less with 64 (measured on two
+cores that the apiserver shares)."""
 
 
 class NodeOrders:
@@ -33,9 +40,9 @@ class NodeOrders:
         resource = self.view.settings.gpu_resource
 
         def on_record(raw: Raw) -> Raw | None:
-            return decide(node_record(raw, resource), raw.get("spec", {}).get("taints") or [])
+            return decide(node_record(raw, resource), _taints(raw))
 
-        await patched(self.api, f"{what} {node}", f"/api/v1/nodes/{node}", on_record)
+        await patched(self.api, f"{what} {node}", f"{NODES}/{node}", on_record)
 
     # -- isolate and release
 
@@ -47,23 +54,66 @@ class NodeOrders:
 
         def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
             nonlocal did
-            if record.cordoned or record.isolation is not None:
-                return None
-            did = True
-            mark = Isolation(op=op, boot=record.boot, at=time.time(), gpus=record.gpus_declared, cordoned=True)
-            return {
-                "metadata": {"annotations": {marks.ISOLATED: reason, marks.STATE: mark.model_dump_json()}},
-                "spec": {
-                    "unschedulable": True,
-                    "taints": [*taints, {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"}],
-                },
-            }
+            patch = isolation(record, taints, op, reason)
+            did = did or patch is not None
+            return patch
 
         await self._change(node, "isolate", decide)
         facts = await self.view.node(node)
         if did and facts.op == op:
             await self.tell(node, "Isolated", reason)
         return facts
+
+    async def isolate_many(self, ops: Mapping[str, str], text: str, go_on: GoOn) -> Isolations:
+        """One list of all nodes, then one patch for each, some at once, under the version that the list gave."""
+        items, _ = await self.api.list(f"nodes of {self.view.cluster}", NODES)
+        raws = {raw["metadata"]["name"]: raw for raw in items if raw["metadata"]["name"] in ops}
+        found: dict[str, NodeRecord | None] = {}
+        waiting = iter(ops.items())
+
+        async def take() -> None:
+            for node, op in waiting:
+                found[node] = await self._isolate_one(node, op, text, raws.get(node), go_on, len(found))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(AT_ONCE):
+                    group.create_task(take())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        marked = tuple(n for n, op in ops.items() if (r := found[n]) and r.isolation and r.isolation.op == op)
+        left = {n: _why_left(record) for n, record in found.items() if n not in set(marked)}
+        return Isolations(marked=marked, left=left)
+
+    async def _isolate_one(
+        self, node: str, op: str, text: str, raw: Raw | None, go_on: GoOn, done: int
+    ) -> NodeRecord | None:
+        """The node afterwards; None where the cluster has none of that name."""
+        resource, reason = self.view.settings.gpu_resource, reason_text(op, text)
+        if raw is None:
+            return None
+
+        def decide(seen: Raw) -> Raw | None:
+            return isolation(node_record(seen, resource), _taints(seen), op, reason)
+
+        if decide(raw) is None:
+            return node_record(raw, resource)
+        await go_on(done)
+        try:
+            after = await patched(self.api, f"isolate {node}", f"{NODES}/{node}", decide, first=raw)
+        except NotFoundError:  # deleted since
+            return None
+        return node_record(after, resource)
+
+    async def tell_isolated(self, ops: Mapping[str, str], text: str) -> None:
+        """The Events of `isolate_many`: they are for people and come after everything that is for machines."""
+        waiting = iter(ops.items())
+
+        async def take() -> None:
+            for node, op in waiting:
+                await self.tell(node, "Isolated", reason_text(op, text))
+
+        await asyncio.gather(*(take() for _ in range(AT_ONCE // 2)))
 
     async def release(self, node: str, op: str) -> NodeFacts:
         """Back into service. What others put there meanwhile stays."""
@@ -157,6 +207,32 @@ class NodeOrders:
             return {"metadata": {"annotations": {marks.STATE: text}}} if text != mark.model_dump_json() else None
 
         await self._change(node, "note the reboot of", decide)
+
+
+def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str) -> Raw | None:
+    """The patch that isolates the node; None where a cordon or a mark stands already."""
+    if record.cordoned or record.isolation is not None:
+        return None
+    mark = Isolation(op=op, boot=record.boot, at=time.time(), gpus=record.gpus_declared, cordoned=True)
+    return {
+        "metadata": {"annotations": {marks.ISOLATED: reason, marks.STATE: mark.model_dump_json()}},
+        "spec": {
+            "unschedulable": True,
+            "taints": [*taints, {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"}],
+        },
+    }
+
+
+def _taints(raw: Raw) -> list[Raw]:
+    return raw.get("spec", {}).get("taints") or []
+
+
+def _why_left(record: NodeRecord | None) -> str:
+    if record is None:
+        return "the cluster has no such node"
+    if record.isolation is not None:
+        return f"it carries the mark of {record.isolation.op}"
+    return f"drained by somebody else ({record.text or 'no reason'})"
 
 
 def refuse_foreign(facts: NodeFacts, op: str) -> None:

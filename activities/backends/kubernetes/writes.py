@@ -17,18 +17,26 @@ beaten within 6 tries."""
 
 
 async def patched(
-    api: KubeApi, what: str, path: str, decide: Callable[[Raw], Raw | None], *, kind: str = MERGE, part: str = ""
+    api: KubeApi,
+    what: str,
+    path: str,
+    decide: Callable[[Raw], Raw | None],
+    *,
+    kind: str = MERGE,
+    part: str = "",
+    first: Raw | None = None,
 ) -> Raw:
     """Reads the object, lets `decide` make a patch of it, and writes that under the resourceVersion that was read.
 
     `decide` gives None when nothing is left to do, also because an earlier try of ours was carried out; it may raise
-    RefusedError. `part` is a subresource such as `/status`. So a lost answer is read back here, and repeated safely:
-    what lands late meets another version.
+    RefusedError. `first` is the object as it was read just now, so that it need not be read again. `part` is a
+    subresource such as `/status`. So a lost answer is read back here, and repeated safely: what lands late meets
+    another version.
     """
     answer: Answer | None = None
     for _ in range(TRIES):
         try:
-            seen = await api.get(what, path)
+            seen, first = first or await api.get(what, path), None
         except TemporaryError as error:
             if answer is not None and answer.outcome is Outcome.UNKNOWN:
                 raise AmbiguousError(f"{what}: no answer ({answer.text}; {error}); read back first") from error

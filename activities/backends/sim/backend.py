@@ -6,10 +6,11 @@ All times that it gives and takes are in the world's clock, which runs `time_sca
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
-from activities.backends.port import Change
+from activities.backends.one_by_one import isolate_each
+from activities.backends.port import Change, GoOn, Isolations
 from activities.backends.sim import jobs, nodes
 from activities.backends.sim.attempts import read_log, read_progress
 from activities.backends.sim.engine import advance, settle
@@ -216,6 +217,9 @@ class SimBackend:
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._write("isolate", lambda tx: nodes.isolate(tx, node, op, text))
+
+    async def isolate_many(self, ops: Mapping[str, OpId], text: str, go_on: GoOn) -> Isolations:
+        return await isolate_each(self, ops, text, go_on)
 
     async def release(self, node: str, op: OpId) -> NodeFacts:
         return await self._write("release", lambda tx: nodes.release(tx, node, op))

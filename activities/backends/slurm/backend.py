@@ -1,9 +1,10 @@
 """`SlurmBackend`: the port for one Slurm cluster, put together from its parts. The commands are the transport."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
-from activities.backends.port import Change
+from activities.backends.one_by_one import isolate_each
+from activities.backends.port import Change, GoOn, Isolations
 from activities.backends.slurm.attempts import Attempts
 from activities.backends.slurm.check import Checks
 from activities.backends.slurm.commands import GRACE, Commands
@@ -182,6 +183,9 @@ class SlurmBackend:
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._nodes.isolate(node, op, text)
+
+    async def isolate_many(self, ops: Mapping[str, OpId], text: str, go_on: GoOn) -> Isolations:
+        return await isolate_each(self, ops, text, go_on)
 
     async def release(self, node: str, op: OpId) -> NodeFacts:
         return await self._nodes.release(node, op)

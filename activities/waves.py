@@ -1,0 +1,138 @@
+"""Bulk steps of a wave: many nodes of one cluster in one activity, instead of one runbook for each at once."""
+
+import time
+from collections.abc import Sequence
+
+from temporalio.common import WorkflowIDConflictPolicy
+
+from activities import api, wave_api
+from activities.backends.port import NodeNotes
+from activities.control import HISTORY_SECONDS, start_heal
+from activities.registry import implements, remember
+from activities.runtime import Owner
+from activities.search import typed
+from fleet import attributes
+from fleet.faults.classify import classify
+from fleet.faults.evidence import Evidence, Verdict
+from fleet.identity import RUNBOOKS_QUEUE, fleet_name, guard_workflow_id, node_workflow_id
+from fleet.runbooks import GuardInput, Runbook, Signal
+from fleet.waves import wave_op
+
+BEAT_EVERY = 25
+"""Nodes between two notes of how far a bulk step is: about a tenth of a second on Kubernetes."""
+EVIDENCE_MOST = 50
+"""Newest pieces of evidence that a node's runbook is started with; the rest stays in the store."""
+
+
+class WaveNodeActivities(Owner):
+    """On the cluster's queue."""
+
+    @implements(wave_api.READ_NODES)
+    async def read_nodes(self, arg: wave_api.NodesIn) -> wave_api.NodesSeen:
+        """One live reading for all of them."""
+        backend = self.runtime.backend(arg.cluster)
+        wanted = frozenset(arg.nodes)
+        nodes = [facts for facts in await backend.nodes(max_age=0) if facts.node in wanted or not wanted]
+        jobs: dict[str, tuple[str, ...]] = {}
+        if any(facts.jobs for facts in nodes):
+            held = {native_id for facts in nodes for native_id in facts.jobs}
+            for job in await backend.jobs():
+                if job.native_id in held and (job.tokens.supervise or job.key or job.adopted):
+                    jobs[fleet_name(job)] = tuple(f.node for f in nodes if job.native_id in f.jobs)
+        return wave_api.NodesSeen(
+            boots={facts.node: facts.boot for facts in nodes},
+            out=tuple(facts.node for facts in nodes if facts.drained or not facts.responding),
+            jobs=jobs,
+        )
+
+    @implements(wave_api.READ_BLAST)
+    async def read_blast(self, arg: wave_api.BlastIn) -> wave_api.Blast:
+        """Live: it decides how many more are taken out."""
+        nodes = await self.runtime.backend(arg.cluster).nodes(max_age=0)
+        policy = self.runtime.policy()
+        isolated = {facts.node for facts in nodes if facts.isolated_by_us}
+        return wave_api.Blast(
+            nodes=len(nodes),
+            isolated=len(isolated | set(arg.out)),
+            limit=policy.nodes_isolated(len(nodes)),
+            nodes_out=policy.nodes_out(len(nodes)),
+        )
+
+    @implements(wave_api.ISOLATE_NODES)
+    async def isolate_nodes(self, arg: wave_api.IsolateNodes) -> wave_api.NodesIsolated:
+        """A freeze stops it between two nodes; tried again it finds by the marks what was done."""
+
+        async def go_on(done: int) -> None:
+            await self.check_freeze(arg.cluster)
+            if done % BEAT_EVERY == 0:
+                remember(done)
+
+        found = await self.runtime.backend(arg.cluster).isolate_many(_ops(arg), arg.text, go_on)
+        return wave_api.NodesIsolated(marked=found.marked, left=found.left)
+
+    @implements(wave_api.TELL_NODES)
+    async def tell_nodes(self, arg: wave_api.IsolateNodes) -> api.Nothing:
+        """Where the cluster has a place for it besides the mark itself."""
+        backend = self.runtime.backend(arg.cluster)
+        if isinstance(backend, NodeNotes):
+            await backend.tell_isolated(_ops(arg), arg.text)
+        return api.Nothing()
+
+
+def _ops(arg: wave_api.IsolateNodes) -> dict[str, str]:
+    return {node: wave_op(arg.cluster, node, arg.tag) for node in arg.nodes}
+
+
+class WaveControlActivities(Owner):
+    """On the queue `runbooks`."""
+
+    @implements(wave_api.JUDGE_NODES)
+    async def judge_nodes(self, arg: wave_api.JudgeNodes) -> wave_api.NodesJudged:
+        """`judge` for each node. Evidence and verdicts are stored for the nodes' own runbooks."""
+        now, store = time.time(), self.runtime.store
+        nodes = tuple(dict.fromkeys(e.node for e in arg.evidence if e.node))
+        await store.add_evidence(arg.evidence)
+        history = await store.evidence_of_nodes(arg.cluster, nodes, now - HISTORY_SECONDS)
+        tables = self.runtime.tables()
+        verdicts: dict[str, Verdict] = {}
+        for node in nodes:
+            told = [e for e in arg.evidence if e.node == node]
+            keys = {e.key for e in told}
+            before = [e for e in history.get(node, ()) if e.key not in keys]
+            verdicts[node] = classify(told, history=before, tables=tables, now=now)
+        await store.save_verdicts({node_workflow_id(arg.cluster, node): v for node, v in verdicts.items()})
+        return wave_api.NodesJudged(
+            nodes=tuple(
+                wave_api.Judged(node=node, fault=v.fault, title=v.title or v.rule) for node, v in verdicts.items()
+            )
+        )
+
+    @implements(wave_api.REQUEST_WAVE)
+    async def request_wave(self, arg: wave_api.WaveIn) -> api.Nothing:
+        """One signal to the cluster's guard, which is started when it does not run."""
+        await self.runtime.client.start_workflow(
+            Runbook.GUARD,
+            GuardInput(scope=arg.cluster),
+            id=guard_workflow_id(arg.cluster),
+            task_queue=RUNBOOKS_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            start_signal=Signal.WAVE,
+            start_signal_args=[arg.order],
+            static_summary=f"guard of {arg.cluster}",
+            search_attributes=typed({attributes.STEP: "starting"}),
+        )
+        return api.Nothing()
+
+    @implements(wave_api.REQUEST_HEALS)
+    async def request_heals(self, arg: wave_api.HealNodes) -> api.Nothing:
+        """Starts each node's runbook or tells the one that runs; done twice it only tells it again."""
+        store = self.runtime.store
+        found = await store.evidence_of_nodes(arg.cluster, arg.nodes, time.time() - HISTORY_SECONDS)
+        for node in arg.nodes:
+            evidence: Sequence[Evidence] = found.get(node, ())
+            verdict = await store.last_verdict(node_workflow_id(arg.cluster, node))
+            request = api.HealRequest(
+                cluster=arg.cluster, node=node, evidence=tuple(evidence[-EVIDENCE_MOST:]), verdict=verdict, by=arg.by
+            )
+            await start_heal(self.runtime.client, request)
+        return api.Nothing()

@@ -1,0 +1,31 @@
+"""A private Kubernetes cluster of the lab for a bench, in a network namespace that nothing leads out of."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from workers.demo_kubernetes import enter_network
+from workers.lab_k8s import K8sLab
+
+
+@contextmanager
+def lab(*clusters: str, nodes: int, fake_nodes: int = 0, gpus: int = 8) -> Iterator[K8sLab]:
+    """Starts the clusters and moves this thread, and all that it starts from now on, into their network.
+
+    To be entered before there are other threads. Nothing of it is left afterwards. Raises PermanentError, with the
+    command that installs what is missing, where the lab cannot run.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="grk"))  # short: sockets lie below it
+    folder.chmod(0o755)
+    place = K8sLab(folder / "lab")
+    try:
+        place.check()
+        place.up(clusters, nodes=nodes, fake_nodes=fake_nodes, gpus=gpus)
+        enter_network(place)
+        yield place
+    finally:
+        if place.root.is_dir():
+            place.down()
+        shutil.rmtree(folder, ignore_errors=True)
