@@ -139,9 +139,15 @@ def write_fleet(folder: Path, kubeconfig: Path, count: int, nodes_out: int) -> P
     return fleet
 
 
-async def _ours(here: Stand, eyes: Watched, nodes: Sequence[str], fleet: Path, worker: int, heals: int) -> Ours:
-    apiserver = next(pid for pid, words in processes() if words[0].endswith("kube-apiserver"))
-    pids = (worker, here.server_pid, apiserver)
+def pid_of(program: str, word: str) -> int:
+    """Of the process with that word in its command line."""
+    return next(pid for pid, words in processes() if words[0].endswith(program) and word in words)
+
+
+async def _ours(
+    here: Stand, eyes: Watched, nodes: Sequence[str], policy: Policy, pids: Sequence[int], heals: int
+) -> Ours:
+    """`pids`: worker, Temporal server and apiserver, whose processor time is read."""
     before = [cpu_seconds(pid) for pid in pids]
     log = kernel_log(nodes)
     start = time.time()
@@ -273,7 +279,7 @@ def figures(count: int, ours: Ours, plain: Plain, cordon: Kubectl, heals: int) -
 def notes(count: int, cordon: Kubectl, options: argparse.Namespace) -> tuple[str, ...]:
     """How to read the figures."""
     return (
-        f"Real etcd, kube-apiserver and controllers, {count} kwok nodes. Isolated: seen by a watch of the bench's own on "
+        f"Real etcd, kube-apiserver and controllers, {count} kwok nodes. Isolated: seen by the bench's own watch on "
         "the apiserver, the same for every way. Requested: in the guard's ledger (ours), a line in a file (script).",
         "Ours begins with kernel log lines; each node is judged. The script is given the nodes, has no limit and "
         "no memory, and starts no repair. The processes of all ways share the cores with the apiserver.",

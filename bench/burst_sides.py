@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration, CoreV1Api
 
-from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.api import MERGE, KubeApi
 from activities.backends.kubernetes.settings import KubernetesSettings
 from bench.stand import until
 from fleet.errors import TemporaryError
@@ -114,7 +114,7 @@ class PlainScript:
                     },
                     "spec": {"unschedulable": True, "taints": taints},
                 }
-                await api.patch_node(raw.metadata.name, body)
+                await api.patch_node(raw.metadata.name, body, _content_type=MERGE)
                 ledger.write(json.dumps({"node": raw.metadata.name, "repair": "requested", "at": time.time()}) + "\n")
 
             await self._each(nodes, out)
