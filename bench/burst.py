@@ -24,6 +24,7 @@ from bench.table import Figure
 from clients.nodes import send_evidence
 from fleet.identity import guard_workflow_id, node_workflow_id
 from fleet.model import Value
+from fleet.policy import Policy
 from fleet.policy_file import parse_policy
 from fleet.runbooks import Signal
 from fleet.waves import WaveCount
