@@ -121,12 +121,14 @@ def test_a_release_changes_what_a_suspended_one_may_and_nothing_else() -> None:
     assert not gates_of(queued["spec"]["replicatedJobs"][0]["template"]["spec"]["template"])
 
 
-def test_a_gate_is_set_once() -> None:
-    order = Release(generation=1, annotations={}, gated=True)
+def test_our_gate_is_set_once_and_taken_away_and_the_owners_stays() -> None:
     raw = a_jobset(suspend=True)
-    raw["spec"]["replicatedJobs"] = KIND.release(raw, order)["spec"]["replicatedJobs"]
-    again = KIND.release(raw, order)["spec"]["replicatedJobs"][1]["template"]["spec"]["template"]
-    assert gates_of(again) == [marks.GATE]
+    for part in raw["spec"]["replicatedJobs"]:
+        part["template"]["spec"]["template"]["spec"]["schedulingGates"] = [{"name": "example.com/theirs"}]
+    for gated, ours in ((True, [marks.GATE]), (True, [marks.GATE]), (False, [])):
+        order = Release(generation=1, annotations={}, gated=gated)
+        raw["spec"]["replicatedJobs"] = KIND.release(raw, order)["spec"]["replicatedJobs"]
+        assert gates_of(KIND.templates(raw)[1]) == ["example.com/theirs", *ours]
 
 
 def test_a_successor_has_its_own_host_names_and_no_gate() -> None:

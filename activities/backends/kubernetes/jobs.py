@@ -11,6 +11,7 @@ from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject, JobRecord
 from activities.backends.kubernetes.kinds.base import LONGEST_NAME, Release, gates_of
+from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.view import ClusterView
@@ -156,13 +157,12 @@ class JobOrders:
         await self._reopen(record)
         newest, kind = record.newest, record.newest.kind
         enters = newest.notes.get(marks.QUEUE, "")
-        gated = any(marks.GATE in gates_of(template) for template in kind.templates(newest.raw))
-        placed = not kind.affinity_mutable and bool(words.get(marks.EXCLUDED) or words.get(marks.REQUIRED))
+        gated = not kind.affinity_mutable and bool(words.get(marks.EXCLUDED) or words.get(marks.REQUIRED))
         order = Release(
             generation=number,
             annotations={**words, marks.RESTARTS: str(number), marks.QUEUE: None},
             affinities=affinities,
-            gated=placed or gated,
+            gated=gated,
             suspended=bool(newest.queue or enters),
         )
 
@@ -175,7 +175,9 @@ class JobOrders:
             return patch
 
         if newest.queue:
-            await self._on_workload(record, lambda raw: kueue.next_attempt(raw, number, order.gated))
+            await self._on_workload(record, lambda raw: kueue.next_attempt(raw, number, gated))
+        if not gated and any(marks.GATE in gates_of(template) for template in kind.templates(newest.raw)):
+            await self._open_gates(record)
         await self._change(record, lambda raw: kind.prepare(raw, order) if kind.state(raw).suspended else None)
         if newest.queue:
             await self._change_for_kueue(record, decide, number)
@@ -193,6 +195,26 @@ class JobOrders:
             if JobObject(record.newest.kind, seen).generation == number:
                 return
         raise TemporaryError(f"job {record.job.native_id}: Kueue writes its template back; tried again", 1.0)
+
+    async def _open_gates(self, record: JobRecord) -> None:
+        """Of its suspended Jobs: its controller would keep a gate there after it went from the object's template."""
+        newest, found = record.newest, BatchJob()
+        if not newest.kind.has_jobs:
+            return
+        query = [("labelSelector", newest.kind.pods_of([newest.name]))]
+        jobs, _ = await self.api.list(f"jobs of {newest.name}", found.path(newest.namespace), query)
+
+        def decide(raw: Raw) -> Raw | None:
+            gates = found.templates(raw)[0]["spec"].get("schedulingGates") or []
+            left = [gate for gate in gates if gate["name"] != marks.GATE]
+            suspended = found.state(raw).suspended and len(left) < len(gates)
+            return {"spec": {"template": {"spec": {"schedulingGates": left or None}}}} if suspended else None
+
+        for raw in jobs:
+            what, path = f"job {raw['metadata']['name']}", found.path(newest.namespace, raw["metadata"]["name"])
+            if decide(raw):
+                await patched(self.api, what, path, found.reopen, part="/status")
+                await patched(self.api, what, path, decide)
 
     async def _wait_quiet(self, record: JobRecord) -> None:
         """For kinds whose controller would start a next attempt beside old pods, or count their end against it.

@@ -11,8 +11,8 @@ import copy
 from collections.abc import Iterable, Mapping
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.kinds.base import gates_of
-from activities.backends.kubernetes.marks import GATE, GENERATION, RESTARTS
+from activities.backends.kubernetes.kinds.base import set_gate
+from activities.backends.kubernetes.marks import GENERATION, RESTARTS
 from fleet.errors import TemporaryError
 
 PREFIX = "kueue.x-k8s.io/"
@@ -88,8 +88,7 @@ def next_attempt(workload: Raw, generation: int, gated: bool) -> Raw | None:
         kept = template.get("metadata") or {}
         notes = {**(kept.get("annotations") or {}), GENERATION: str(generation)}
         template["metadata"] = {**kept, "annotations": notes}
-        if gated and GATE not in gates_of(template):
-            template["spec"].setdefault("schedulingGates", []).append({"name": GATE})
+        set_gate(template, gated)
     if sets == workload["spec"]["podSets"] or is_active(workload):
         return None
     if has_quota(workload):

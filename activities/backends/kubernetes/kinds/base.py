@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.marks import GENERATION
+from activities.backends.kubernetes.marks import GATE, GENERATION
 from activities.backends.kubernetes.records import PodRecord
 from fleet.model import Phase, Value
 
@@ -61,6 +61,8 @@ class JobKind(ABC):
     not wait for them by itself; None where it does."""
     affinity_mutable: ClassVar[bool] = True
     """Node affinity of a stopped object's template may change; where not, its pods are placed by `marks.GATE`."""
+    has_jobs: ClassVar[bool] = False
+    """Its pods belong to Jobs of its own, which carry the labels of `pods_of`, too."""
     ends_with_a_pod: ClassVar[bool] = False
     """One failed pod ends the whole for good, and the object says so only after the last pod."""
 
@@ -156,6 +158,14 @@ def managed_by_others(raw: Raw, own: str) -> str | None:
 def gates_of(template: Raw) -> list[str]:
     """Names of the scheduling gates of a pod template, or of a pod."""
     return [gate["name"] for gate in template.get("spec", {}).get("schedulingGates") or []]
+
+
+def set_gate(template: Raw, wanted: bool) -> None:
+    """Gives a pod template our scheduling gate, or takes it away; others' stay."""
+    others = [name for name in gates_of(template) if name != GATE]
+    names = [*others, GATE] if wanted else others
+    template["spec"] = {k: v for k, v in template["spec"].items() if k != "schedulingGates"}
+    template["spec"] |= {"schedulingGates": [{"name": name} for name in names]} if names else {}
 
 
 def true_conditions(raw: Raw) -> Mapping[str, Raw]:

@@ -11,14 +11,14 @@ from activities.backends.kubernetes.kinds.base import (
     JobKind,
     KindState,
     Release,
-    gates_of,
     managed_by_others,
     note_restarts,
+    set_gate,
     successor_metadata,
     true_conditions,
 )
 from activities.backends.kubernetes.kinds.batch_job import fill_in_spec, pods_at_a_time, spec_refusal
-from activities.backends.kubernetes.marks import FIRST, GATE, GENERATION
+from activities.backends.kubernetes.marks import FIRST, GENERATION
 from activities.backends.kubernetes.records import PodRecord
 from fleet.errors import InvalidInputError
 from fleet.model import Phase
@@ -38,6 +38,7 @@ class JobSet(JobKind):
     api_kind: ClassVar[str] = "JobSet"
     plural: ClassVar[str] = "jobsets"
     affinity_mutable: ClassVar[bool] = False
+    has_jobs: ClassVar[bool] = True
     ends_with_a_pod: ClassVar[bool] = True
 
     def state(self, raw: Raw) -> KindState:
@@ -107,16 +108,14 @@ class JobSet(JobKind):
         return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
 
     def release(self, raw: Raw, order: Release) -> Raw:
-        """Its controller takes labels, annotations and gates of the templates over to its Jobs when it resumes, and
-        never takes one away: a gate stays for good."""
+        """Its controller takes annotations and gates of the templates over to its Jobs when it resumes."""
         parts = copy.deepcopy(_parts(raw))
         for part in parts:
             template = part["template"]["spec"]["template"]
             kept = template.get("metadata") or {}
             notes = {**(kept.get("annotations") or {}), GENERATION: str(order.generation)}
             template["metadata"] = {**kept, "annotations": notes}
-            if order.gated and GATE not in gates_of(template):
-                template.setdefault("spec", {}).setdefault("schedulingGates", []).append({"name": GATE})
+            set_gate(template, order.gated)
         spec: Raw = {"replicatedJobs": parts}
         return {
             "metadata": {"annotations": dict(order.annotations)},
@@ -132,8 +131,7 @@ class JobSet(JobKind):
             kept = {k: v for k, v in (template.get("metadata") or {}).items() if k != "creationTimestamp"}
             notes = {**(kept.get("annotations") or {}), GENERATION: str(order.generation)}
             template["metadata"] = {**kept, "annotations": notes}
-            gates = [gate for gate in template["spec"].pop("schedulingGates", None) or [] if gate["name"] != GATE]
-            template["spec"] |= {"schedulingGates": gates} if gates else {}
+            set_gate(template, False)
         return {
             "apiVersion": self.api_version,
             "kind": self.api_kind,
