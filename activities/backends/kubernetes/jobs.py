@@ -10,7 +10,7 @@ import yaml
 from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject, JobRecord
-from activities.backends.kubernetes.kinds.base import LONGEST_NAME, Release, gates_of
+from activities.backends.kubernetes.kinds.base import CHILD, LONGEST_NAME, Release, gates_of
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
@@ -391,10 +391,13 @@ class JobOrders:
 
 
 def refuse_adoption(record: JobRecord) -> None:
-    """Raises RefusedError with the exact fix for a job that we could not start again, or not alone."""
-    job = record.job
+    """Raises RefusedError with the exact fix for a job that we could not start again, or not alone; TemporaryError
+    while what decides that is not made yet."""
+    job, newest = record.job, record.newest
     if job.phase.ended:
         raise RefusedError(f"job {job.native_id} has ended ({job.phase}); there is nothing to supervise")
+    if newest.kind.child and CHILD not in newest.raw:
+        raise TemporaryError(f"job {job.native_id}: its {newest.kind.child.api_kind} is not seen yet", 1.0)
     if job.refusal:
         raise RefusedError(f"job {job.native_id} cannot be supervised: {job.refusal}")
 

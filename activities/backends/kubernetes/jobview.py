@@ -1,12 +1,12 @@
 """A job as the port shows it, made of its objects and pods. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.kinds.base import JobKind, KindState, controller_of
+from activities.backends.kubernetes.kinds.base import CHILD, JobKind, KindState, controller_of
 from activities.backends.kubernetes.records import NodeRecord, PodRecord, pod_gpus, quantity, seconds
 from fleet.model import NativeJob, Phase
 
@@ -265,6 +265,16 @@ def reason_of(newest: JobObject, own: Sequence[PodRecord], phase: Phase) -> str:
         pod = next((p for p in ends if p.exit_code or p.node_lost), None)
         return " ".join(w for w in (state.reason, pod.reason if pod else "") if w)
     return ""
+
+
+def with_children(objects: Sequence[JobObject]) -> list[JobObject]:
+    """The same, each with the child that its kind has."""
+    known = {(o.kind.word, o.namespace, o.name): o.raw for o in objects}
+    made = []
+    for one in objects:
+        child = known.get((one.kind.child.word, one.namespace, one.name)) if one.kind.child else None
+        made.append(replace(one, raw={**one.raw, CHILD: child}) if child else one)
+    return made
 
 
 def outermost(objects: Sequence[JobObject]) -> list[JobObject]:

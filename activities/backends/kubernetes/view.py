@@ -12,7 +12,7 @@ from typing import Any
 
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.installed import Found, Installed
-from activities.backends.kubernetes.jobview import JobObject, JobRecord, Owners, job_record, outermost
+from activities.backends.kubernetes.jobview import JobObject, JobRecord, Owners, job_record, outermost, with_children
 from activities.backends.kubernetes.kinds.all import KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
 from activities.backends.kubernetes.kueue import JOB_UID, by_owner, workloads_path
@@ -43,7 +43,7 @@ class Picture:
         age: float | None = None,
     ) -> None:
         waiting = by_owner(workloads)
-        self.objects = [replace(one, workload=waiting.get(one.uid)) for one in objects]
+        self.objects = [replace(one, workload=waiting.get(one.uid)) for one in with_children(objects)]
         """Of each kind, the outermost first; those between a job object and its pods are among them."""
         self.pods = pods
         self.nodes = {node.name: node for node in nodes}
@@ -183,7 +183,7 @@ class ClusterView:
         )
         group = [JobObject(kind, raw) for raw in ([first] if first else []) + later[0]]
         group = [one for one in group if one.native_id == native_id]
-        group = await self._with_workloads(group, installed)
+        group = await self._with_workloads(await self._with_children(group), installed)
         known = [one.name for one in group] or [name]
         pods, _ = await self.api.list(
             f"pods of {native_id}",
@@ -195,6 +195,15 @@ class ClusterView:
         if group:
             return job_record(self.cluster, group, mine, nodes)
         return self._deleted(native_id, mine, nodes)
+
+    async def _with_children(self, group: list[JobObject]) -> list[JobObject]:
+        """With what they make under their own name (`JobKind.child`)."""
+        asked = [(one, one.kind.child) for one in group if one.kind.child]
+        what = f"what is made by a job of {self.cluster}"
+        reads = (_or_none(self.api.get(what, kind.path(one.namespace, one.name))) for one, kind in asked if kind)
+        found = await asyncio.gather(*reads)
+        children = [JobObject(kind, raw) for (_, kind), raw in zip(asked, found, strict=True) if kind and raw]
+        return with_children([*group, *children])[: len(group)]
 
     async def _with_workloads(self, group: list[JobObject], installed: Found) -> list[JobObject]:
         """What Kueue keeps of those that are in a queue."""

@@ -6,7 +6,8 @@ from activities.backends.kubernetes.kinds.jobset import JobSet
 from activities.backends.kubernetes.kinds.observed import OBSERVED
 from activities.backends.kubernetes.kinds.pytorch_job import PyTorchJob
 from activities.backends.kubernetes.kinds.ray_job import RayJob
+from activities.backends.kubernetes.kinds.train_job import TrainJob
 
-KINDS: tuple[JobKind, ...] = (RayJob(), JobSet(), PyTorchJob(), *OBSERVED, BatchJob())
+KINDS: tuple[JobKind, ...] = (RayJob(), TrainJob(), JobSet(), PyTorchJob(), *OBSERVED, BatchJob())
 ALWAYS: tuple[JobKind, ...] = tuple(kind for kind in KINDS if kind.group == "batch")
 """Those that every cluster has."""

@@ -11,6 +11,8 @@ from fleet.model import Phase, Value
 
 RESTART_ENV = "GPU_RUNBOOKS_RESTART"
 """Environment variable in which a submitted job's containers find the number of their attempt."""
+CHILD = "child"
+"""Key under which an object has its child (`JobKind.child`) where that was read, too."""
 LONGEST_NAME = 56
 """Characters of an Indexed Job's name: its pods' host names, `NAME-INDEX`, must not pass 63."""
 
@@ -54,6 +56,8 @@ class JobKind(ABC):
     api_kind: ClassVar[str]
     plural: ClassVar[str]
     """Its resource, in a path and in a role."""
+    child: ClassVar["JobKind | None"] = None
+    """Kind of the object of the same name that it makes, where only that one says how its pods are run."""
     observed: ClassVar[bool] = False
     """It is shown and never adopted."""
     quiet: ClassVar[float | None] = None
