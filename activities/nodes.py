@@ -2,7 +2,8 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 from activities import api
 from activities.backends.port import PowerControl
@@ -11,8 +12,9 @@ from activities.runtime import Owner, until
 from fleet.errors import PermanentError, RefusedError
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.faults.parse import exit_evidence, parse_job_log
+from fleet.faults.tables import load_tables
 from fleet.identity import fleet_name
-from fleet.model import CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
+from fleet.model import BOOT_MARGIN, CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
 
 ASK_AGAIN = 10.0
 """Seconds after which a node that answers, is not rebooting and has its old boot is told again: slurmctld that was
@@ -174,17 +176,31 @@ def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
                 **common,
             ),
         )
-    if facts.foreign_drain:
-        return (
-            Evidence(
-                source=Source.SCHEDULER,
-                kind=Kind.NODE_DRAINED,
-                code="drained",
-                detail=facts.reason,
-                **common,
-            ),
+    drained = (
+        (Evidence(source=Source.SCHEDULER, kind=Kind.NODE_DRAINED, code="drained", detail=facts.reason, **common),)
+        if facts.foreign_drain
+        else ()
+    )
+    return (*drained, *condition_evidence(facts, common))
+
+
+def condition_evidence(facts: NodeFacts, common: Mapping[str, Any]) -> tuple[Evidence, ...]:
+    """What agents of the node say that is not known to be good: bad, silent, or of a type that nobody mapped. What
+    stood before the present boot is void: agents are known to leave it there, and a repair would follow a repair."""
+    rows = load_tables().conditions
+    return tuple(
+        Evidence(
+            source=Source.NODE_AGENT,
+            kind=Kind.NODE_CONDITION,
+            code=f"{one.type}={one.status}",
+            detail=one.detail,
+            happened_at=one.since or None,
+            **common,
         )
-    return ()
+        for one in facts.conditions
+        if not one.since or one.since >= facts.booted_at - BOOT_MARGIN
+        if (row := rows.get(one.type)) is None or one.status not in {"True", "False"} or one.status == row.bad
+    )
 
 
 _GENERATION = re.compile(r"\bgen=\d+\.(\d+)\b")

@@ -133,10 +133,13 @@ class _Told:
         telling it again after the next resync is recognised as a repeat."""
         now = time.time()
         found = node_evidence(facts, now)
-        kind = f"{found[0].kind}:{facts.boot}:{found[0].detail}" if found else ""
+        kind = ";".join(f"{e.kind}:{e.code}:{facts.boot}:{e.detail}" for e in found)
         if self._open.get(facts.node, "") == kind:
             return ()
         self._open[facts.node] = kind
         return tuple(
-            e.model_copy(update={"happened_at": None if resync else now, "raw_hash": kind[:200]}) for e in found
+            e
+            if e.happened_at is not None
+            else e.model_copy(update={"happened_at": None if resync else now, "raw_hash": kind[:200]})
+            for e in found
         )

@@ -124,6 +124,17 @@ class NodeState(StrEnum):
     UNKNOWN = "unknown"
 
 
+class NodeCondition(Value):
+    """What an agent of the node says about it (Kubernetes node conditions, without the kubelet's own)."""
+
+    type: str
+    status: str
+    """`True`, `False` or `Unknown`; `Unknown` too when its agent has been silent for long."""
+    detail: str = ""
+    since: float = 0.0
+    """When it last changed, by the agent's clock."""
+
+
 class NodeFacts(Value):
     """A node as its cluster shows it, at one reading."""
 
@@ -147,6 +158,7 @@ class NodeFacts(Value):
     """Name of a maintenance reservation over the node."""
     jobs: tuple[str, ...] = ()
     """Native ids the scheduler places on it (running or completing)."""
+    conditions: tuple[NodeCondition, ...] = ()
     read_at: float = 0.0
 
     @property

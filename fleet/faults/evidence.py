@@ -33,6 +33,7 @@ class Kind(StrEnum):
     BAD_RESUME = "bad_resume"
     LOG_TEXT = "log_text"
     CHECK_FAILED = "check_failed"
+    NODE_CONDITION = "node_condition"  # Kubernetes: what an agent of the node wrote into its status
     UNREADABLE = "unreadable"
 
 

@@ -298,6 +298,38 @@ def _node_drained(e: Evidence, tables: Tables) -> Reading:
     return person
 
 
+def _condition(e: Evidence, tables: Tables) -> Reading:
+    """`code` is `TYPE=STATUS`. A type that the catalogue does not know, and a status that nobody keeps up, are
+    recorded: no action follows from what we cannot read."""
+    name, _, status = (e.code or "").partition("=")
+    row = tables.conditions.get(name)
+    what = f"the node's condition {name}={status}"
+    if row is None:
+        phrase = f"a type that is not in the catalogue ({e.detail[:120] or 'no detail'})"
+        return _informational(e, "condition:unmapped", what, phrase)
+    if status not in {"True", "False"}:
+        phrase = f"its agent says nothing any more ({e.detail[:120] or 'no detail'}); run a check of the node"
+        return _informational(e, f"condition:{name}:silent", what, phrase)
+    if status != row.bad:
+        return _informational(e, f"condition:{name}:good", what, "all is well")
+    if (xid := named_xid(e.detail)) is not None:
+        return _xid(e, tables, str(xid), note=f"named by {what}")
+    phrase = f"{row.title} ({e.detail[:160] or 'no detail'})"
+    if row.fault is not FaultClass.HARDWARE:
+        return _informational(e, f"condition:{name}", what, f"{phrase}; the jobs on it tell whether it hurts")
+    return Reading(
+        e,
+        Tier.NODE,
+        row.fault,
+        f"condition:{name}",
+        what,
+        phrase,
+        first_rung=row.first_rung,
+        confidence=0.7,
+        culprit=Culprit(node=e.node),
+    )
+
+
 def _by_node_reason(e: Evidence, row: ReasonRow) -> Reading:
     hardware = row.fault is FaultClass.HARDWARE
     return Reading(
@@ -442,5 +474,6 @@ _READERS = {
     Kind.BAD_RESUME: _bad_resume,
     Kind.LOG_TEXT: _log_text,
     Kind.CHECK_FAILED: _check_failed,
+    Kind.NODE_CONDITION: _condition,
     Kind.UNREADABLE: _unreadable,
 }

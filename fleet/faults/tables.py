@@ -110,6 +110,15 @@ class ReasonRow(Row):
     first_rung: Rung
 
 
+class ConditionRow(Row):
+    """One type of Kubernetes node condition that node agents write. Some are bad when True, some when False."""
+
+    type: str = Field(pattern=r"^[A-Za-z][A-Za-z0-9]*$")
+    fault: Literal[FaultClass.HARDWARE, FaultClass.INFORMATIONAL] = Field(alias="class")
+    bad: Literal["True", "False"]
+    first_rung: Rung
+
+
 class OverrideLike(Protocol):
     """A changed row, as `fleet.policy.Override` has it; None keeps the catalogue's value."""
 
@@ -137,6 +146,7 @@ class Tables:
     exits: Mapping[int, ExitRow]
     texts: Mapping[str, TextRow]
     reasons: Mapping[tuple[str, str], ReasonRow]
+    conditions: Mapping[str, ConditionRow]
     version: str
 
     def with_overrides(self, overrides: Iterable[OverrideLike]) -> "Tables":
@@ -200,11 +210,20 @@ def build_tables(texts: Mapping[str, str]) -> Tables:
         exits=_rows("exit_codes.csv", texts, ExitRow, lambda row: row.code),
         texts=_rows("log_text.csv", texts, TextRow, lambda row: row.id),
         reasons=_rows("scheduler_reasons.csv", texts, ReasonRow, lambda row: (row.applies, plain(row.reason))),
+        conditions=_rows("node_conditions.csv", texts, ConditionRow, lambda row: row.type),
         version=_digest(*(texts[name] for name in _FILES)),
     )
 
 
-_FILES = ("xid.csv", "sxid.csv", "recovery_actions.csv", "exit_codes.csv", "log_text.csv", "scheduler_reasons.csv")
+_FILES = (
+    "xid.csv",
+    "sxid.csv",
+    "recovery_actions.csv",
+    "exit_codes.csv",
+    "log_text.csv",
+    "scheduler_reasons.csv",
+    "node_conditions.csv",
+)
 
 
 def _read(name: str) -> str:

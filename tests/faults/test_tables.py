@@ -11,7 +11,15 @@ from fleet.faults.patterns import safe_pattern
 from fleet.faults.tables import RUNGS, Tables, build_tables, load_tables
 from fleet.policy import Override
 
-FILES = ("xid.csv", "sxid.csv", "recovery_actions.csv", "exit_codes.csv", "log_text.csv", "scheduler_reasons.csv")
+FILES = (
+    "xid.csv",
+    "sxid.csv",
+    "recovery_actions.csv",
+    "exit_codes.csv",
+    "log_text.csv",
+    "scheduler_reasons.csv",
+    "node_conditions.csv",
+)
 
 
 @pytest.fixture
@@ -75,6 +83,8 @@ def test_every_row_cites_its_source() -> None:
         ("log_text.csv", "uncorrectable ECC error", "(a+)+ ECC error", "repeat inside a repeat"),
         ("log_text.csv", "\ncuda_fabric_not_ready,", "\ncuda_ecc,", "cuda_ecc stands twice"),
         ("exit_codes.csv", "137,SIGKILL,unknown,yes", "137,SIGKILL,unknown,perhaps", "secondary"),
+        ("node_conditions.csv", "KernelReady,False", "KernelReady,Sometimes", "bad"),
+        ("node_conditions.csv", "StorageReady,", "KernelReady,", "KernelReady stands twice"),
         ("scheduler_reasons.csv", "node,Prolog error,", "pod,Prolog error,", "applies"),
     ],
 )

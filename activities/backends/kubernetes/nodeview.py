@@ -1,10 +1,15 @@
 """A node as the port shows it. Pure, save for the memory of when each boot was first seen."""
 
 from activities.backends.kubernetes.records import NodeRecord
-from fleet.model import BOOT_MARGIN, NodeFacts, NodeState
+from fleet.model import BOOT_MARGIN, NodeCondition, NodeFacts, NodeState
 
 REBOOT_WITHIN = 600.0
 """Seconds after which a reboot of ours that was asked for and not seen does not colour the node's state any more."""
+
+
+SILENT_AFTER = 3600.0
+"""Seconds without a heartbeat after which an agent's word counts for nothing: node-problem-detector writes every 5
+minutes (its --k8s-exporter-heartbeat-period), a condition that outlived its agent stays for ever."""
 
 
 class BootTimes:
@@ -51,7 +56,17 @@ def node_facts(cluster: str, record: NodeRecord, jobs: tuple[str, ...], boots: B
         op=mark.op if mark is not None else None,
         drained=record.cordoned or mark is not None,
         jobs=jobs,
+        conditions=tuple(_heard(condition, record, at) for condition in record.conditions),
         read_at=at,
+    )
+
+
+def _heard(condition: NodeCondition, record: NodeRecord, at: float) -> NodeCondition:
+    last = record.heartbeats.get(condition.type, 0.0)
+    if not last or at - last < SILENT_AFTER:
+        return condition
+    return condition.model_copy(
+        update={"status": "Unknown", "detail": f"{condition.status} when it last wrote, {int(last)} (epoch seconds)"}
     )
 
 

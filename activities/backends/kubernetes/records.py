@@ -6,7 +6,7 @@ from typing import Any
 
 from activities.backends.kubernetes.api import Raw
 from activities.backends.kubernetes.marks import GATE, GENERATION, ISOLATED, PROOF, Isolation, isolation_of
-from fleet.model import Value
+from fleet.model import NodeCondition, Value
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 _JOB_LABELS = (
@@ -29,6 +29,10 @@ _RANK = (
 """Labels and annotations that together name a rank, where a kind numbers its ranks."""
 _LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 """Reasons of a pod's DisruptionTarget condition that speak of a lost node (kubernetes, Pod disruption conditions)."""
+
+
+_KUBELETS_OWN = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"})
+"""Conditions that the kubelet and the cloud's route controller write (kubernetes, Node Status)."""
 
 
 class PodRecord(Value):
@@ -100,6 +104,10 @@ class NodeRecord(Value):
     """Label `kubernetes.io/hostname`."""
     cordoned: bool = False
     isolation: Isolation | None = None
+    conditions: tuple[NodeCondition, ...] = ()
+    """Those that other agents than the kubelet write."""
+    heartbeats: Mapping[str, float] = {}
+    """When each of them was last written."""
     text: str = ""
     """Our reason, or what others wrote about theirs."""
 
@@ -188,6 +196,7 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
     meta, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     notes, labels = meta.get("annotations", {}), meta.get("labels", {})
     ready: Raw = next((c for c in status.get("conditions", []) if c["type"] == "Ready"), {})
+    others = [c for c in status.get("conditions", []) if c["type"] not in _KUBELETS_OWN]
     isolation = isolation_of(notes)
     declared = max(quantity(status.get("capacity", {}).get(resource)), quantity(labels.get(f"{resource}.count")))
     return NodeRecord(
@@ -203,6 +212,16 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
         hostname=labels.get("kubernetes.io/hostname", meta["name"]),
         cordoned=bool(spec.get("unschedulable")),
         isolation=isolation,
+        conditions=tuple(
+            NodeCondition(
+                type=c["type"],
+                status=c.get("status", "Unknown"),
+                detail=": ".join(w for w in (c.get("reason"), c.get("message")) if w)[:300],
+                since=seconds(c.get("lastTransitionTime")),
+            )
+            for c in others
+        ),
+        heartbeats={c["type"]: seconds(c.get("lastHeartbeatTime")) for c in others},
         text=notes[ISOLATED] if isolation else _their_words(raw),
     )
 
