@@ -5,8 +5,11 @@ BACKEND ?= sim
 export GPU_RUNBOOKS_REQUIRE ?=
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --quiet
+BUILD := $(RUN) python deploy/lab/k8s/build.py
+CAN_BUILD = [ "$$(id -u)" = 0 ] && command -v containerd >/dev/null
 
-.PHONY: help demo test check lint test-matrix bench setup format clean slurm-packages kubernetes-lab
+.PHONY: help demo test check lint test-matrix test-kinds bench setup format clean slurm-packages kubernetes-lab \
+	kubernetes-queues
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -16,7 +19,7 @@ demo: setup ## One recovery from end to end, with the incident report (BACKEND=s
 	@if [ "$(BACKEND)" = kubernetes ]; then $(MAKE) --no-print-directory kubernetes-lab; fi
 	@$(RUN) runbook demo --backend $(BACKEND)
 
-test: setup slurm-packages kubernetes-lab lint ## Set up what the tests need (real components included) and run all of them
+test: setup slurm-packages kubernetes-queues lint ## Set up what the tests need (real components included) and run all of them
 	$(RUN) python -m tests.run_all
 
 check: setup lint ## Fast checks: lint, and the tests that need no server and no cluster (about a minute)
@@ -30,6 +33,10 @@ lint: setup ## Format, lint, types, import contracts
 
 test-matrix: setup slurm-packages ## Every step boundary times every fault on real Slurm (long)
 	$(RUN) pytest -m matrix -vv tests/crash_slurm
+
+test-kinds: setup kubernetes-lab ## Job kinds of Kubernetes on all their real controllers; builds what is missing (about 2 minutes each)
+	@$(BUILD) jobset kueue training-operator trainer kuberay >/dev/null
+	$(RUN) pytest -m kinds tests/kubernetes tests/runbooks_kubernetes
 
 bench: setup ## Every figure that we claim, beside its alternative
 	$(RUN) python -m bench recovery
@@ -51,7 +58,10 @@ slurm-packages:
 
 kubernetes-lab: setup ## Packages and programs of the Kubernetes lab; the first build takes minutes, later ones none
 	@deploy/lab/k8s_packages.sh
-	@if [ "$$(id -u)" = 0 ] && command -v containerd >/dev/null; then $(RUN) python deploy/lab/k8s/build.py >/dev/null; fi
+	@if $(CAN_BUILD); then $(BUILD) >/dev/null; fi
+
+kubernetes-queues: kubernetes-lab # and JobSet and Kueue, which the tests use
+	@if $(CAN_BUILD); then $(BUILD) jobset kueue >/dev/null; fi
 
 clean: ## Remove the environment and the state folder
 	rm -rf .venv .tools .runbook

@@ -30,8 +30,8 @@ MOST_NODES = 8
 NODE_GRACE = 16
 """Seconds after which the lab's controller-manager takes a silent node for lost; the script's own default."""
 MOST_FAKE_NODES = 9999
-CONTROLLERS = ("jobset", "kueue")
-"""Job controllers that `--controllers` will take."""
+CONTROLLERS = ("jobset", "kueue", "training-operator", "trainer", "kuberay")
+"""Controllers of job kinds, and Kueue, that a cluster may have beside Kubernetes' own."""
 
 _DAEMONS = frozenset(
     {
@@ -43,6 +43,7 @@ _DAEMONS = frozenset(
         "kubelet",
         "containerd",
         "containerd-shim-runc-v2",
+        *CONTROLLERS,
         "bash",
         "unshare",
         "setsid",
@@ -75,7 +76,7 @@ class K8sCluster(Value):
     state: Literal["running", "stopped"]
     kubeconfig: str
     daemons: dict[str, bool]
-    """etcd, api, manager, scheduler, kwok -> runs."""
+    """etcd, api, manager, scheduler, kwok, and each controller that was asked for -> runs."""
     frozen: bool = False
     """The apiserver is stopped by a signal."""
     answers: bool
@@ -120,8 +121,11 @@ class K8sLab(Lab):
 
     # -- up
 
-    def check(self) -> None:
-        """Raises PermanentError, with the command that mends it, when no cluster can start on this machine."""
+    def check(self, controllers: Sequence[str] = ()) -> None:
+        """Raises PermanentError, with the command that mends it, when no cluster can start on this machine.
+
+        Builds what is missing, of these controllers too.
+        """
         if not SCRIPT.is_file():
             raise PermanentError(f"{SCRIPT} is missing: the lab is part of the source tree; run it from a clone")
         if os.geteuid() != 0:
@@ -130,16 +134,26 @@ class K8sLab(Lab):
                 f"Where its packages are missing too: {PACKAGES}"
             )
         build()
+        if controllers:
+            build(*controllers)
         self._script_is_ready("k8s_packages.sh")
 
     def up(
-        self, clusters: Sequence[str], *, nodes: int = 2, gpus: int = 8, fake_nodes: int = 0, keep: bool = False
+        self,
+        clusters: Sequence[str],
+        *,
+        nodes: int = 2,
+        gpus: int = 8,
+        fake_nodes: int = 0,
+        controllers: Sequence[str] = (),
+        keep: bool = False,
     ) -> tuple[str, ...]:
         """Starts those that do not run, all at once, and returns their names. Those that run are left as they are.
 
         Raises PermanentError with the script's words; then none that this call started is left.
         """
-        words = ("-n", str(nodes), "-g", str(gpus), *(("-k",) if keep else ()))
+        words = ["-n", str(nodes), "-g", str(gpus)]
+        words += [*(("-c", ",".join(controllers)) if controllers else ()), *(("-k",) if keep else ())]
         return self._start_all(
             {name: partial(self._start, name, words, fake_nodes, gpus) for name in self._to_start(clusters)}
         )
@@ -166,12 +180,14 @@ class K8sLab(Lab):
         return f"{super().mounted(cluster)}/"
 
 
-def build(*, check_only: bool = False) -> str:
+def build(*components: str, check_only: bool = False) -> str:
     """Builds what is missing, with its progress on standard error; returns the folders as one PATH.
+
+    Without names, what makes a cluster; controllers are built by name.
 
     Raises PermanentError, whose text is not more than a pointer: the build itself has said what is wrong.
     """
-    words = [sys.executable, str(BUILD), *(("--check",) if check_only else ())]
+    words = [sys.executable, str(BUILD), *components, *(("--check",) if check_only else ())]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise PermanentError("the programs of the Kubernetes lab are not built; see above")
@@ -183,7 +199,7 @@ def build(*, check_only: bool = False) -> str:
 
 _NODE_LINE = re.compile(r"^(\S+) power=(on|off)(,frozen)? init=(\d*) kubelet=(\d*) pids=(\d+)$")
 _SEEN_LINE = re.compile(r"^node (\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)$", re.MULTILINE)
-_DAEMON = re.compile(r"(\w+)=(\d*)(,frozen)?")
+_DAEMON = re.compile(r"([\w-]+)=(\d*)(,frozen)?")
 
 
 def parse_status(cluster: str, state: Literal["running", "stopped"], kubeconfig: str, text: str) -> K8sCluster:

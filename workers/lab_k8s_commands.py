@@ -45,11 +45,15 @@ EVENTS = Events(
         "freeze-apiserver": "api-freeze",
         "thaw-apiserver": "api-thaw",
         "slow-apiserver": "api-slow",
+        "kill-controller": "controller-kill",
+        "start-controller": "controller-start",
     },
     wants={
         "gpu-lose": "the index of the GPU, from 0",
         "check-fail": "a text, or ok",
         "slow-apiserver": "the percentage of time that it stands still",
+        "kill-controller": f"one of {', '.join(CONTROLLERS)}",
+        "start-controller": f"one of {', '.join(CONTROLLERS)}",
     },
 )
 
@@ -78,16 +82,17 @@ def up(
     fake_nodes
         Further nodes that kwok answers for, without kubelets; default none.
     controllers
-        Controllers of job kinds: jobset, kueue. Not to be had yet.
+        Controllers of job kinds, separated by commas, of jobset, kueue, training-operator, trainer, kuberay; default
+        none. Each is built when it is first asked for.
     """
     names = names_of(clusters, EXAMPLE)
     check_numbers(nodes, gpus, fake_nodes)
-    check_controllers(controllers)
+    wanted = controllers_of(controllers)
     place = K8sLab(root or default_root("k8s"))
     fleet = home(state) / "fleet.yaml"
     check_fleet_file(fleet, place.root)
-    place.check()
-    started = place.up(names, nodes=nodes, gpus=gpus, fake_nodes=fake_nodes)
+    place.check(wanted)
+    started = place.up(names, nodes=nodes, gpus=gpus, fake_nodes=fake_nodes, controllers=wanted)
     screen = Screen()
     try:
         from workers.fleets import ALL_AUTO
@@ -96,7 +101,7 @@ def up(
     except OSError as error:
         screen.note(f"the clusters run, but {fleet} cannot be written: {error.strerror}; give another --state")
         return 1
-    more = f" and {fake_nodes} fake ones" if fake_nodes else ""
+    more = (f" and {fake_nodes} fake ones" if fake_nodes else "") + "".join(f", {name}" for name in wanted)
     for name in names:
         screen.line(f"{name}: {f'{nodes} nodes{more} started' if name in started else 'runs already, left as it is'}")
     screen.line(f"fleet file: {fleet} (every step automatic: it is a lab)")
@@ -143,11 +148,11 @@ def event(cluster: str, event: str, node: str | None = None, /, *more: str, root
     event
         crash, freeze, thaw, kill-kubelet, start-kubelet, reboot, power-off, power-on, gpu-lose INDEX,
         check-fail TEXT|ok; without a node: kill-apiserver, start-apiserver, freeze-apiserver, thaw-apiserver,
-        slow-apiserver PERCENT.
+        slow-apiserver PERCENT, kill-controller NAME, start-controller NAME.
     node
         Node, e.g. gamma-n2.
     more
-        Index of the GPU, or the text.
+        Index of the GPU, the text, the percentage or the controller.
     """
     words = EVENTS.words(cluster, event, node, more)
     K8sLab(root or default_root("k8s")).call(*words)
@@ -176,15 +181,14 @@ def check_numbers(nodes: int, gpus: int, fake_nodes: int) -> None:
             raise InvalidInputError(f"--{option} is {value}; 0 to {most} is possible")
 
 
-def check_controllers(text: str) -> None:
-    """Raises InvalidInputError: none can be started yet, and an unknown one is told apart."""
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
+def controllers_of(text: str) -> tuple[str, ...]:
+    """Names separated by commas. Raises InvalidInputError that says what is possible."""
+    wanted = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if unknown := [name for name in wanted if name not in CONTROLLERS]:
         raise InvalidInputError(f"no controller {', '.join(unknown)}; there are: {', '.join(CONTROLLERS)}")
-    if wanted:
-        raise InvalidInputError(
-            f"--controllers {','.join(wanted)}: this release of the lab has the controllers of Job only; leave it out"
-        )
+    if "trainer" in wanted and "jobset" not in wanted:
+        raise InvalidInputError("--controllers: trainer makes JobSets; name jobset too")
+    return wanted
 
 
 def _next_steps(screen: Screen, place: K8sLab, names: Sequence[str], fleet: Path, state: str | None) -> None:
@@ -211,6 +215,9 @@ def _table(found: Sequence[K8sCluster]) -> "Table":
         table.add_column(column)
     for cluster in found:
         table.add_row(cluster.cluster, "apiserver", "", "", "", _apiserver(cluster), "", "")
+        for name in CONTROLLERS:
+            if name in cluster.daemons:
+                table.add_row(cluster.cluster, name, "", "", "", "runs" if cluster.daemons[name] else "down", "", "")
         for node in cluster.nodes:
             table.add_row(
                 cluster.cluster,

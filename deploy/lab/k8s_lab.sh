@@ -2,10 +2,11 @@
 # k8s_lab.sh - private, throw-away Kubernetes clusters on one machine (root, no systemd, no Docker).
 #   k8s_lab.sh [--root DIR] VERB ...
 #
-#   start  NAME [-n NODES] [-g GPUS] [-s SLOT] [-k]
+#   start  NAME [-n NODES] [-g GPUS] [-s SLOT] [-c CONTROLLERS] [-k]
 #            etcd, kube-apiserver, scheduler, controller-manager; then nodes NAME-n1 .. (default 2 nodes of 8 GPUs, at most 8 nodes)
 #            -s 0 to 30, default the first free: ports from 13000+50*SLOT, node I on 10.244.(8*SLOT+I).0/24
-#            -k keeps the saved state; without it the cluster is new
+#            -c of jobset,kueue,training-operator,trainer,kuberay: controllers of job kinds, beside Kubernetes' own (default none)
+#            -k keeps the saved state, controllers too; without it the cluster is new
 #   stop   NAME                     end every process of the cluster, keep its folder
 #   rm     NAME                     the same, and delete the folder, the bridges, the cgroups
 #   check                           can `start` work here (root, packages, programs)? exit 0, else 1 with the reason
@@ -26,6 +27,7 @@
 #   fake-nodes  NAME [COUNT] [-g GPUS]     kwok answers for COUNT nodes NAME-f1 .. (annotation kwok.x-k8s.io/node=fake)
 #   api-kill|api-start|api-freeze|api-thaw NAME
 #   api-slow    NAME PERCENT        stopped that part of each half second; api-thaw ends it
+#   controller-kill|controller-start NAME CONTROLLER   what is admitted only by the webhooks of a dead one is refused meanwhile
 #
 # NODE is a number or NAME-nNUMBER. Everything runs in a network namespace of its own: the caller's where that is not the
 # machine's, else one that the first `start` of a root makes and the last `rm` ends; every verb enters it by itself.
@@ -48,6 +50,8 @@ export KUBECACHEDIR=$LAB_ROOT/_kube-cache   # kubectl's own would be in the home
 CNI_BIN=${CNI_BIN:-/usr/lib/cni} MOST_NODES=8 MOST_SLOT=30
 # shellcheck source-path=SCRIPTDIR source=k8s_lab_config.sh
 . "$HERE/k8s_lab_config.sh"
+# shellcheck source-path=SCRIPTDIR source=k8s_controllers.sh
+. "$HERE/k8s_controllers.sh"
 
 die() { echo "k8s_lab: $*" >&2; exit 1; }
 usage() { sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//;p}' "$SELF"; exit "$1"; }
@@ -98,7 +102,7 @@ kwok_pid() { find_pids kwok "--kubeconfig=$(DE)/admin\\.kubeconfig"; }
 slow_pids() { find_pids bash "k8s-lab-slow:$(DE)"; }
 namespace_pids() { find_pids 'bash|unshare|setsid' "k8s-lab-node:$(DE):${1:-.*}"; }   # PID 1 of nodes and its parent
 network_pid() { local p; for p in $(find_pids sleep "k8s-lab-net:${LAB_ROOT//./\\.}"); do echo "$p"; return; done; }
-control_pids() { kwok_pid; slow_pids; scheduler_pid; manager_pid; api_pid; etcd_pid; }
+control_pids() { controller_pids; kwok_pid; slow_pids; scheduler_pid; manager_pid; api_pid; etcd_pid; }
 any_process() { [[ -n $(control_pids)$(namespace_pids) ]]; }
 node_init() { # host pid of the PID 1 of the node's namespace; empty while the node is off
   local p
@@ -189,12 +193,13 @@ slow_loop() { # until the apiserver is gone
 }
 
 # --- nodes. run/nI.power says why a node is off: off or crashed; no such file while it is on.
-in_node() { # I COMMAND...: run it under the node's lock, so that power verbs and reboots exclude one another
-  local n=$1; shift
-  ( flock -w 90 8 || die "$NAME-n$n is locked by another command"
+exclusive() { # WHAT COMMAND...: run it under the lock of a node or of the controllers, so that e.g. power verbs and reboots exclude one another
+  local what=$1; shift
+  ( flock -w 90 8 || die "$NAME: $what is locked by another command"
     [[ ! -e $D/run/ending ]] || die "$NAME is being stopped"
-    "$@" ) 8>"$D/run/n$n.lock"
+    "$@" ) 8>"$D/run/$what.lock"
 }
+in_node() { local i=$1; shift; exclusive "n$i" "$@"; }
 node_boot() { # I: a machine that starts: namespaces, new boot id, empty /run, bridge, cgroup, then containerd and kubelet
   local i=$1 N=$NAME-n$1 ND=$D/nodes/$1 u
   write_node "$i"; cat /proc/sys/kernel/random/uuid >"$ND/boot_id"
@@ -334,15 +339,15 @@ claim() { # under the lock of the root folder: nobody else starts the same name 
   printf 'SLOT=%s\nPORT=%s\nNODES=%s\nGPUS=%s\n' "$SLOT" $(( 13000 + 50 * SLOT )) "$NODES" "$GPUS" >"$D/lab.env"
   image pause /bin/sleep 2147483647
   image base /bin/sh
-  image train /bin/sh --add "$HERE/training/train.py=training/train.py" --add "$HERE/check_gpus.py=training/check_gpus.py"
+  image train /bin/sh --add "$HERE/training/train.py=training/train.py" --add "$HERE/training/ray_head.py=training/ray_head.py" --add "$HERE/check_gpus.py=training/check_gpus.py"
 }
 image() { # NAME OPTION...: lab/NAME:1, which every node imports when it boots
   local n=$1; shift; python3 "$HERE/make_image.py" "lab/$n:1" "$LAB_ROOT/_images/$n.tar" "$@"
 }
 parse_start() {
   local f
-  NODES=2 GPUS=8 SLOT="" KEEP="" OPTIND=1
-  while getopts n:g:s:k f; do case $f in n) NODES=$OPTARG;; g) GPUS=$OPTARG;; s) SLOT=$OPTARG;; k) KEEP=1;; *) exit 2;; esac; done
+  NODES=2 GPUS=8 SLOT="" KEEP="" CONTROLLERS=() OPTIND=1
+  while getopts n:g:s:c:k f; do case $f in n) NODES=$OPTARG;; g) GPUS=$OPTARG;; s) SLOT=$OPTARG;; c) check_controllers "$OPTARG";; k) KEEP=1;; *) exit 2;; esac; done
   (( OPTIND > $# )) || die "start does not know '${!OPTIND}'"
   if ! [[ $NODES =~ ^[0-9]$ ]] || (( NODES > MOST_NODES )); then die "-n wants 0 to $MOST_NODES nodes, not '$NODES'"; fi
   [[ $GPUS =~ ^[0-9]{1,2}$ ]] || die "-g wants 0 to 99 GPUs, not '$GPUS'"
@@ -354,8 +359,10 @@ start() {
   trap undo_start EXIT; trap 'exit 130' INT TERM HUP
   [[ $(</proc/sys/net/ipv4/ip_forward) == 1 ]] || ! private || echo 1 >/proc/sys/net/ipv4/ip_forward
   write_pki; write_tokens; write_check; etcd_start; api_start; controllers_start
+  mapfile -t -O ${#CONTROLLERS[@]} CONTROLLERS < <(installed_controllers)   # of the saved state
+  exclusive controllers controllers_up "${CONTROLLERS[@]}" & pids+=($!)
   for (( i = 1; i <= NODES; i++ )); do in_node "$i" node_start "$i" & pids+=($!); done
-  for p in "${pids[@]}"; do wait "$p" || die "a node of $NAME does not start"; done
+  for p in "${pids[@]}"; do wait "$p" || die "a node or a controller of $NAME does not start"; done
   trap - EXIT INT TERM HUP
   echo "$NAME: $NODES nodes ready in $(( (${EPOCHREALTIME/./} - t0) / 1000 )) ms"
   echo "export KUBECONFIG=$D/admin.kubeconfig"
@@ -369,7 +376,8 @@ end_all() {
   local p f i
   [[ ! -d $D/run ]] || : >"$D/run/ending"
   for p in $(control_pids); do end_pid "$p"; done
-  for f in "$D"/run/*.lock; do [[ ! -e $f ]] || flock -w 90 "$f" true || true; done   # who works on a node ends, nobody begins
+  for f in "$D"/run/*.lock; do [[ ! -e $f ]] || flock -w 90 "$f" true || true; done   # who works on a node or a controller ends, nobody begins
+  for p in $(controller_pids); do end_pid "$p"; done
   while p=$(namespace_pids) && [[ -n $p ]]; do for p in $p; do end_pid "$p"; done; done
   remove_cgroup "$(cgroup_of "")"
   ( flock -w 60 9; for p in $(cgroup_mounts); do rmdir "$p/k8slab" 2>/dev/null || true; done ) 9</sys/fs/cgroup   # with the last cluster
@@ -394,7 +402,10 @@ list() {
 }
 status() {
   local i p n
-  for n in etcd api manager scheduler kwok; do p=$("${n}_pid"); echo "$n=$p$(frozen_pid "$p")"; done | paste -sd' '
+  {
+    for n in etcd api manager scheduler kwok; do p=$("${n}_pid"); echo "$n=$p$(frozen_pid "$p")"; done
+    for n in $(installed_controllers); do echo "$n=$(controller_pid "$n")"; done
+  } | paste -sd' '
   for (( i = 1; i <= MOST_NODES; i++ )); do
     [[ -d $D/nodes/$i ]] || continue
     echo "$NAME-n$i power=$(power_status "$i")$(frozen "$i" && echo ,frozen) init=$(node_init "$i") kubelet=$(kubelet_pid "$i") pids=$(node_pids "$i" | wc -l)"
@@ -423,7 +434,7 @@ option_g() { # [-g GPUS] -> GIVEN
   GIVEN=""; [[ $# -eq 0 ]] || { [[ $1 == -g && ${2:-} =~ ^[0-9]{1,2}$ && $# -eq 2 ]] || die "expected -g GPUS, not '$*'"; GIVEN=$2; }
 }
 case $cmd in
-start|stop|rm|status|shell|node-*|power-on|power-cycle|gpu-lose|api-*|fake-nodes)
+start|stop|rm|status|shell|node-*|power-on|power-cycle|gpu-lose|api-*|controller-*|fake-nodes)
   if [[ $cmd != shell ]]; then cluster "${1:-}"; fi
   if [[ $cmd == start ]]; then check_machine; check_folder; mkdir -p "$LAB_ROOT"; ( flock -w 60 7; make_network ) 7<"$LAB_ROOT"; fi
   (( EUID != 0 )) || enter_network "$cmd" "$@"
@@ -456,6 +467,8 @@ api-start) existing "${1:-}"; running; api_start;;
 api-freeze) existing "${1:-}"; api_steady; api_signal STOP;;
 api-thaw) existing "${1:-}"; api_steady; api_signal CONT;;
 api-slow) existing "${1:-}"; api_slow "${2:-}";;
+controller-kill) existing "${1:-}"; check_controllers "${2:-}"; controllers_kill "${CONTROLLERS[@]}";;
+controller-start) existing "${1:-}"; running; check_controllers "${2:-}"; exclusive controllers controllers_up "${CONTROLLERS[@]}";;
 _slow) existing "$1"; slow_loop "$2";;
 _node) existing "$1"; node_main "$2";;
 help|-h|--help) usage 0;;

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from tests.kubernetes.lab import Cluster, cluster, isolated, why_not
+from tests.kubernetes.lab import Cluster, cluster, isolated, why_not, why_not_controllers
 from tests.require import missing
 
 Opener = Callable[..., AbstractAsyncContextManager[Cluster]]
@@ -22,10 +22,16 @@ def k8s_lab() -> Iterator[Opener]:
 
 
 @pytest.fixture(scope="module")
-def gamma(k8s_lab: Opener) -> Iterator[Cluster]:
-    """One cluster of two nodes for a module: its tests leave both nodes up and no job."""
+def gamma(k8s_lab: Opener, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One cluster of two nodes for a module: its tests leave both nodes up and no job.
+
+    A module that says `CONTROLLERS = ("jobset", "kueue")` has these in it.
+    """
+    controllers = getattr(request.module, "CONTROLLERS", ())
+    if controllers and (why := why_not_controllers(*controllers)) is not None:
+        missing("kubernetes", why)
     with asyncio.Runner() as runner:
-        opened = k8s_lab("gamma", nodes=2)
+        opened = k8s_lab("gamma", nodes=2, controllers=controllers)
         made = runner.run(opened.__aenter__())
         try:
             yield made

@@ -8,15 +8,16 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.slurm.lab import short_folder
+from workers.lab_k8s import BUILD, K8sLab, build
 from workers.lab_k8s import NODE_GRACE as NODE_GRACE
-from workers.lab_k8s import K8sLab, build
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = REPOSITORY / "deploy" / "lab" / "k8s_lab.sh"
@@ -35,6 +36,13 @@ def why_not() -> str | None:
         return "the Kubernetes lab needs root"
     done = subprocess.run([LAB, "check"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return None if done.returncode == 0 else done.stderr.strip().replace("k8s_lab: ", "")
+
+
+def why_not_controllers(*names: str) -> str | None:
+    """The same for these controllers of job kinds, which are built by name."""
+    words = [sys.executable, str(BUILD), "--check", *names]
+    done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return None if done.returncode == 0 else done.stderr.strip().replace("lab build: ", "")
 
 
 # -- the network namespace
@@ -224,8 +232,11 @@ async def call(*argv: str, stdin: str | None = None) -> str:
 
 
 @asynccontextmanager
-async def clusters(*names: str, nodes: int = 2, gpus: int = 8) -> AsyncIterator[tuple[Cluster, ...]]:
+async def clusters(
+    *names: str, nodes: int = 2, gpus: int = 8, controllers: Sequence[str] = ()
+) -> AsyncIterator[tuple[Cluster, ...]]:
     """Fresh clusters in this process's network namespace; nothing of them is left afterwards."""
+    more = ("-c", ",".join(controllers)) if controllers else ()
     assert is_isolated(), "clusters of tests live in a network namespace of their own: use isolated()"
     os.environ.setdefault("K8S_BIN", build(check_only=True))
     if os.environ["K8S_BIN"] not in os.environ["PATH"]:
@@ -235,7 +246,7 @@ async def clusters(*names: str, nodes: int = 2, gpus: int = 8) -> AsyncIterator[
     try:
         for name in names:
             cluster = Cluster(name, root)
-            await cluster.lab("start", "-n", str(nodes), "-g", str(gpus))
+            await cluster.lab("start", "-n", str(nodes), "-g", str(gpus), *more)
             made.append(cluster)
         yield tuple(made)
     finally:
@@ -247,9 +258,11 @@ async def clusters(*names: str, nodes: int = 2, gpus: int = 8) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def cluster(name: str = "gamma", *, nodes: int = 2, gpus: int = 8) -> AsyncIterator[Cluster]:
+async def cluster(
+    name: str = "gamma", *, nodes: int = 2, gpus: int = 8, controllers: Sequence[str] = ()
+) -> AsyncIterator[Cluster]:
     """One fresh cluster, see `clusters`."""
-    async with clusters(name, nodes=nodes, gpus=gpus) as (made,):
+    async with clusters(name, nodes=nodes, gpus=gpus, controllers=controllers) as (made,):
         yield made
 
 

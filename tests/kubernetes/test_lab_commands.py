@@ -22,7 +22,7 @@ from workers import lab_k8s
 from workers.fleets import ALL_AUTO
 from workers.lab_fleet import check_fleet_file, lab_of_fleet, write_k8s_fleet
 from workers.lab_k8s import BUILD, K8sLab, parse_status
-from workers.lab_k8s_commands import EVENTS, check_controllers
+from workers.lab_k8s_commands import EVENTS, controllers_of
 from workers.main import COMMANDS
 
 
@@ -158,6 +158,7 @@ def test_a_fleet_file_of_another_lab_is_kept_while_that_lab_is_there(tmp_path: P
         (("check-fail", "gamma-n2", "ecc", "errors"), ("check-fail", "gamma", "gamma-n2", "ecc errors")),
         (("freeze-apiserver",), ("api-freeze", "gamma")),
         (("slow-apiserver", "80"), ("api-slow", "gamma", "80")),
+        (("kill-controller", "jobset"), ("controller-kill", "gamma", "jobset")),
     ],
 )
 def test_an_event_is_passed_to_the_script(words: tuple[str, ...], wanted: tuple[str, ...]) -> None:
@@ -174,6 +175,7 @@ def test_an_event_is_passed_to_the_script(words: tuple[str, ...], wanted: tuple[
         (("crash", "gamma-n2", "now"), "nothing more"),
         (("kill-apiserver", "gamma-n2"), "whole cluster"),
         (("slow-apiserver",), "percentage"),
+        (("start-controller",), "one of jobset, kueue"),
     ],
 )
 def test_a_wrong_event_is_refused_with_what_is_allowed(words: tuple[str, ...], word: str) -> None:
@@ -182,16 +184,17 @@ def test_a_wrong_event_is_refused_with_what_is_allowed(words: tuple[str, ...], w
         EVENTS.words("gamma", str(event), node, [str(w) for w in more])
 
 
-def test_controllers_are_refused_with_the_reason() -> None:
-    check_controllers("")
-    with pytest.raises(InvalidInputError, match="there are: jobset, kueue"):
-        check_controllers("volcano")
-    with pytest.raises(InvalidInputError, match="leave it out"):
-        check_controllers("jobset,kueue")
+def test_unknown_controllers_are_refused_with_those_that_there_are() -> None:
+    assert controllers_of("") == ()
+    assert controllers_of("jobset, kueue,jobset") == ("jobset", "kueue")
+    with pytest.raises(InvalidInputError, match="no controller volcano; there are: jobset, kueue, training-operator"):
+        controllers_of("volcano,jobset")
+    with pytest.raises(InvalidInputError, match="name jobset too"):
+        controllers_of("trainer")
 
 
 def test_a_status_is_read_with_what_the_apiserver_says_and_without_it() -> None:
-    daemons = "etcd=5 api=6{} manager=7 scheduler=8 kwok=\n"
+    daemons = "etcd=5 api=6{} manager=7 scheduler=8 kwok= jobset=9 training-operator=\n"
     lines = "g-n1 power=on,frozen init=7 kubelet=8 pids=6\ng-n2 power=off init= kubelet= pids=0\n"
     view = (
         "node g-n1   True      <none>   8        b1\n"
@@ -204,6 +207,7 @@ def test_a_status_is_read_with_what_the_apiserver_says_and_without_it() -> None:
         ("g-n2", "off", False, False, "Unknown", True, None, "b2"),
     ]
     assert (seen.answers, seen.frozen, seen.fake_nodes, seen.daemons["kwok"]) == (True, False, 1, False)
+    assert (seen.daemons["jobset"], seen.daemons["training-operator"]) == (True, False)
     dead = parse_status("g", "running", "/c", daemons.format(",frozen") + lines + "the apiserver does not answer\n")
     assert (dead.answers, dead.frozen, [n.ready for n in dead.nodes]) == (False, True, ["", ""])
 

