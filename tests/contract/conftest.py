@@ -33,7 +33,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     kinds = all_kinds()
     if metafunc.function.__name__ != "test_the_rig_can_start":
-        kinds = tuple(kind for kind in kinds if kind.why_not() is None)
+        module = metafunc.module.__name__.rpartition(".")[2]
+        kinds = tuple(k for k in kinds if k.why_not() is None and (not k.only or module in k.only))
     params = [pytest.param(kind, id=kind.name, marks=[getattr(pytest.mark, m) for m in kind.marks]) for kind in kinds]
     metafunc.parametrize("rig_kind", params)
 

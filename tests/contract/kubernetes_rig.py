@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -23,11 +24,14 @@ from fleet.orders import JobSpec
 from tests.contract.rig import Rig, RigKind, eventually
 from tests.kubernetes import lab
 from tests.kubernetes.accounts import kubeconfig_of
+from tests.kubernetes.kinds import local_queue, queue
 from tests.kubernetes.lab import NODE_GRACE, Cluster
+from tests.runbooks_kubernetes.kinds import JOB, JOBSET, QUEUED_JOB, Kind
 from tests.slurm.lab import short_folder
 from workers.lab_k8s import K8sLab, build
 
 NODES, GPUS = 6, 8
+CONTROLLERS = ("jobset", "kueue")
 SETTLE = 5.0
 """Seconds of steady answers; a pod of the tests has 5 s of grace and is killed within a second of a thaw."""
 
@@ -35,12 +39,13 @@ SETTLE = 5.0
 class KubernetesRig:
     """The faults are verbs of the lab, or what a person does with kubectl; the truth is read from /proc."""
 
-    name = "kubernetes"
     time_scale = 1.0
     batch_scheduler = False
-    script_start = "apiVersion: batch/v1"
 
-    def __init__(self, cluster: Cluster, space: str, kubeconfig: Path) -> None:
+    def __init__(self, cluster: Cluster, space: str, kubeconfig: Path, kind: Kind) -> None:
+        self.name = rig_name(kind)
+        self.kind = kind
+        self.script_start = f"apiVersion: {kind.kind.api_version}"
         self.cluster = cluster
         self.space = space
         self.broken: set[str] = set()
@@ -78,9 +83,9 @@ class KubernetesRig:
         tokens: str = "",
     ) -> JobSpec:
         key = f"key-{self.space}-{name}"
-        manifest = self.cluster.training_job(object_name(key), nodes=nodes, steps=steps)
+        manifest = self.kind.objects(self.cluster, object_name(key), nodes=nodes)[-1]
         manifest["metadata"]["namespace"] = self.space
-        rank = manifest["spec"]["template"]["spec"]["containers"][0]
+        rank = self.kind.kind.templates(manifest)[0]["spec"]["containers"][0]
         words = ["--checkpoint-dir", str(self.cluster.work / key), "--steps", str(steps), "--step-time", "0.1"]
         words += ["--checkpoint-every", str(checkpoint_every)]
         words += [] if generation_check else ["--no-generation-check"]
@@ -105,9 +110,9 @@ class KubernetesRig:
         words = [word.partition("=") for word in spec.comment.split()]
         manifest["metadata"]["annotations"] = {key: value or "true" for key, _, value in words}
         manifest["metadata"]["annotations"].pop(f"{TOKEN_PREFIX}supervise")
-        manifest["metadata"]["labels"] = {f"{TOKEN_PREFIX}supervise": "true"}
+        manifest["metadata"]["labels"] |= {f"{TOKEN_PREFIX}supervise": "true"}
         await self.cluster.apply(manifest)
-        return f"job/{self.space}/{manifest['metadata']['name']}"
+        return f"{self.kind.kind.word}/{self.space}/{manifest['metadata']['name']}"
 
     async def ranks_alive(self, native_id: str) -> int:
         name = native_id.rpartition("/")[2]
@@ -142,10 +147,16 @@ class KubernetesRig:
         await self.cluster.kubectl("annotate", "node", node, f"example.com/cordon-reason={reason}")
 
     async def _suspend(self, native_id: str) -> None:
-        _, space, name = native_id.split("/")
-        kubectl = self.cluster.kubectl
-        found = (await kubectl("get", "jobs", "-n", space, "-l", f"{TOKEN_PREFIX}first={name}", "-o", "name")).split()
-        await kubectl("patch", found[-1] if found else f"job/{name}", "-n", space, "-p", '{"spec":{"suspend":true}}')
+        word, space, name = native_id.split("/")
+        first = f"{TOKEN_PREFIX}first={name}"
+        later = (await self.cluster.kubectl("get", word, "-n", space, "-l", first, "-o", "name")).split()
+        what, stop = (later or [f"{word}/{name}"])[-1], '{"spec":{"suspend":true}}'
+        if self.kind.queued:
+            uid = (await self.cluster.get("-n", space, what))["metadata"]["uid"]
+            query = ("-l", f"kueue.x-k8s.io/job-uid={uid}", "-o", "name")
+            what = (await self.cluster.kubectl("get", "workloads", "-n", space, *query)).strip()
+            stop = '{"spec":{"active":false}}'
+        await self.cluster.kubectl("patch", what, "-n", space, "--type=merge", "-p", stop)
 
     async def person_hold(self, native_id: str) -> None:
         await self._suspend(native_id)
@@ -155,8 +166,8 @@ class KubernetesRig:
         await self._suspend(native_id)
 
     async def person_cancel(self, native_id: str) -> None:
-        _, space, name = native_id.split("/")
-        await self.cluster.kubectl("delete", "job", name, "-n", space)
+        word, space, name = native_id.split("/")
+        await self.cluster.kubectl("delete", word, name, "-n", space)
 
     async def fail_check(self, node: str, text: str) -> None:
         self.sick.add(node)
@@ -178,7 +189,7 @@ class KubernetesRig:
             await self.thaw_controller()
         await asyncio.gather(*(self._up(node) for node in self.broken))
         await self.backend.give_back_all()
-        await self.cluster.kubectl("delete", "jobs", "--all", "-n", self.space, "--wait=false")
+        await self.cluster.kubectl("delete", self.kind.kind.plural, "--all", "-n", self.space, "--wait=false")
         for node in self.drained:
             await self.cluster.kubectl("uncordon", node)
             await self.cluster.kubectl("annotate", "node", node, "example.com/cordon-reason-")
@@ -216,7 +227,10 @@ async def _cluster() -> Cluster:
         made = Cluster("gamma", root)
         _RUN.append(made)
         _BEFORE.update(before)
-        await made.lab("start", "-n", str(NODES), "-g", str(GPUS))
+        controllers = () if lab.why_not_controllers(*CONTROLLERS) else ("-c", ",".join(CONTROLLERS))
+        await made.lab("start", "-n", str(NODES), "-g", str(GPUS), *controllers)
+        if controllers:
+            await made.apply(*queue(NODES * GPUS))
     return _RUN[0]
 
 
@@ -235,11 +249,13 @@ _COUNT = iter(range(1, 10_000))
 
 
 @asynccontextmanager
-async def open_rig(folder: Path) -> AsyncIterator[Rig]:
-    """`folder` is not used: a cluster outlives a test, and containerd needs a short path."""
+async def open_rig(kind: Kind) -> AsyncIterator[Rig]:
+    """The run's cluster with a namespace of its own."""
     made = await _cluster()
-    rig = KubernetesRig(made, f"t{next(_COUNT)}", await kubeconfig_of(made, "repair"))
+    rig = KubernetesRig(made, f"t{next(_COUNT)}", await kubeconfig_of(made, "repair"), kind)
     await made.kubectl("create", "namespace", rig.space)
+    if kind.queued:
+        await made.apply(local_queue(rig.space))
     try:
         await rig.all_free()
         yield rig
@@ -250,4 +266,27 @@ async def open_rig(folder: Path) -> AsyncIterator[Rig]:
             await rig.backend.close()
 
 
-KINDS = (RigKind(name="kubernetes", why_not=lab.why_not, open=open_rig, marks=("kubernetes",)),)
+def rig_name(kind: Kind) -> str:
+    """`kubernetes` for a plain Job."""
+    return "kubernetes" if kind is JOB else f"kubernetes-{kind.name}"
+
+
+def why_not(kind: Kind) -> str | None:
+    """One sentence when jobs of that kind cannot run here."""
+    why = lab.why_not()
+    return why if kind is JOB or why else lab.why_not_controllers(*CONTROLLERS)
+
+
+KINDS = tuple(
+    RigKind(
+        name=rig_name(kind),
+        why_not=partial(why_not, kind),
+        open=lambda _, kind=kind: open_rig(
+            kind
+        ),  # no folder: a cluster outlives a test, containerd needs a short path
+        marks=("kubernetes",),
+        only=() if kind is JOB else ("test_attempts",),
+    )
+    for kind in (JOB, JOBSET, QUEUED_JOB)
+)
+"""What every kind of job shares is proven on the first; the others run what the kind itself decides."""

@@ -107,6 +107,8 @@ class RigKind:
     open: Callable[[Path], AbstractAsyncContextManager[Rig]]
     """Takes an empty folder (it may be deep: too deep for Unix sockets). Leaves no process behind."""
     marks: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    """Modules of tests that run on it; empty for all."""
 
 
 async def eventually(

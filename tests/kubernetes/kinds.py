@@ -28,18 +28,20 @@ def queue(gpus: int = 16) -> list[Raw]:
             "metadata": {"name": QUEUE},
             "spec": {"namespaceSelector": {}, "resourceGroups": groups},
         },
-        {
-            **api,
-            "kind": "LocalQueue",
-            "metadata": {"name": QUEUE, "namespace": "default"},
-            "spec": {"clusterQueue": QUEUE},
-        },
+        local_queue("default"),
     ]
 
 
-def jobset(cluster: Cluster, name: str) -> Raw:
-    """A JobSet of one Job, whose failure fails it."""
-    job = {"name": "ranks", "replicas": 1, "template": {"spec": cluster.training_job(name)["spec"]}}
+def local_queue(namespace: str) -> Raw:
+    """The way to the queue from a namespace."""
+    meta = {"name": QUEUE, "namespace": namespace}
+    spec = {"clusterQueue": QUEUE}
+    return {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue", "metadata": meta, "spec": spec}
+
+
+def jobset(cluster: Cluster, name: str, **changes: Any) -> Raw:
+    """A JobSet of one Job, whose failure fails it. `changes` go to `Cluster.training_job`."""
+    job = {"name": "ranks", "replicas": 1, "template": {"spec": cluster.training_job(name, **changes)["spec"]}}
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

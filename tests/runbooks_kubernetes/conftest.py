@@ -21,13 +21,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.kubernetes)
 
 
+def numbered() -> str:
+    """Name of a Temporal namespace that no test had before."""
+    return f"kubernetes-{next(_numbers)}"
+
+
 @pytest.fixture
 async def stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[Stage]:
     """Three nodes with 8 GPUs each; nothing of it is left afterwards."""
     if (why := why_not()) is not None:
         missing("kubernetes", why)
     async with cluster("gamma", nodes=3) as lab:
-        made = await Stage.open(temporal_server.address, tmp_path, f"kubernetes-{next(_numbers)}", lab)
+        made = await Stage.open(temporal_server.address, tmp_path, numbered(), lab)
         try:
             await made.start_worker()
             yield made

@@ -17,6 +17,7 @@ from fleet.policy_file import parse_policy
 from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster, rank_pids
 from tests.real_stage import RealStage
+from tests.runbooks_kubernetes.kinds import JOB, Kind
 from tests.workflows.stage import make_namespace
 from workers.worker import make_workers, start_watching, store_url
 
@@ -88,27 +89,31 @@ class Stage(RealStage):
 
     # -- jobs
 
-    async def apply(self, job: str, *words: str, steps: int = 100_000, step_time: float = 0.1) -> str:
+    async def apply(
+        self, job: str, *words: str, steps: int = 100_000, step_time: float = 0.1, kind: Kind = JOB
+    ) -> str:
         """A researcher's `kubectl apply` of a job that asks for supervision; returns its native id. `words` go to the
         training program."""
-        made = self.lab.training_job(job, steps=steps)
-        made["metadata"]["labels"] = {f"{TOKEN_PREFIX}supervise": "true"}
+        objects = kind.objects(self.lab, job)
+        made = objects[-1]
+        made["metadata"]["labels"] |= {f"{TOKEN_PREFIX}supervise": "true"}
         made["metadata"]["annotations"] = {
             f"{TOKEN_PREFIX}job": job,
             f"{TOKEN_PREFIX}checkpoint-signal": "USR1",
             f"{TOKEN_PREFIX}total-steps": str(steps),
             f"{TOKEN_PREFIX}generation-check": "yes",
         }
-        rank = made["spec"]["template"]["spec"]["containers"][0]
-        own = [word for word in rank["args"] if word != "--no-generation-check"]
-        own[own.index("--step-time") + 1] = str(step_time)
-        own += words
-        rank["args"] = own
-        if RESTART.decode()[:-1] not in {e["name"] for e in rank["env"]}:
-            source = {"fieldRef": {"fieldPath": f"metadata.annotations['{TOKEN_PREFIX}generation']"}}
-            rank["env"].append({"name": RESTART.decode()[:-1], "valueFrom": source})
-        await self.lab.apply(made)
-        return f"job/default/{job}"
+        for template in kind.kind.templates(made):
+            rank = template["spec"]["containers"][0]
+            own = [word for word in rank["args"] if word != "--no-generation-check"]
+            own[own.index("--step-time") + 1] = str(step_time)
+            own[own.index("--steps") + 1] = str(steps)
+            rank["args"] = [*own, *words]
+            if RESTART.decode()[:-1] not in {e["name"] for e in rank["env"]}:
+                source = {"fieldRef": {"fieldPath": f"metadata.annotations['{TOKEN_PREFIX}generation']"}}
+                rank["env"].append({"name": RESTART.decode()[:-1], "valueFrom": source})
+        await self.lab.apply(*objects)
+        return f"{kind.kind.word}/default/{job}"
 
     async def held_and_saved(self, native_id: str) -> None:
         """Waits until its runbook holds it and it has a checkpoint."""
