@@ -42,6 +42,7 @@ class TrainJob(JobKind):
     affinity_mutable: ClassVar[bool] = False
     """It takes another affinity, and its JobSet refuses it for ever after."""
     ends_with_a_pod: ClassVar[bool] = True
+    has_jobs: ClassVar[bool] = True
     quiet: ClassVar[float | None] = 1.0
     """Its webhook takes changes only once the JobSet counts no pod any more."""
 
