@@ -1,6 +1,7 @@
 """The job of `Cluster.training_job`, two ranks on two nodes, as every other kind; and a Kueue queue for them."""
 
 import asyncio
+import copy
 import shlex
 from typing import Any
 
@@ -54,14 +55,16 @@ def pytorch_job(cluster: Cluster, name: str) -> Raw:
     """A PyTorchJob of a master and one worker; the controller gives RANK and WORLD_SIZE."""
     pod = _pod(cluster, name, "pytorch")
     pod["containers"][0]["env"] = []
-    replicas = {"replicas": 1, "restartPolicy": "Never", "template": {"spec": pod}}
+    master, worker = (
+        {"replicas": 1, "restartPolicy": "Never", "template": {"spec": copy.deepcopy(pod)}} for _ in range(2)
+    )
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": name},
         "spec": {
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": 0},
-            "pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas},
+            "runPolicy": {"cleanPodPolicy": "Running"},
+            "pytorchReplicaSpecs": {"Master": master, "Worker": worker},
         },
     }
 

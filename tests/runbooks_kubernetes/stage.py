@@ -97,21 +97,18 @@ class Stage(RealStage):
         objects = kind.objects(self.lab, job)
         made = objects[-1]
         made["metadata"]["labels"] |= {f"{TOKEN_PREFIX}supervise": "true"}
-        made["metadata"]["annotations"] = {
-            f"{TOKEN_PREFIX}job": job,
-            f"{TOKEN_PREFIX}checkpoint-signal": "USR1",
-            f"{TOKEN_PREFIX}total-steps": str(steps),
-            f"{TOKEN_PREFIX}generation-check": "yes",
-        }
-        for template in kind.kind.templates(made):
-            rank = template["spec"]["containers"][0]
-            own = [word for word in rank["args"] if word != "--no-generation-check"]
+        tokens = {"job": job, "total-steps": str(steps), "generation-check": "yes"}
+        tokens |= {"checkpoint-signal": "USR1"} if kind.saves_on_signal else {}
+        made["metadata"].setdefault("annotations", {}).update({f"{TOKEN_PREFIX}{k}": v for k, v in tokens.items()})
+
+        def change(own: list[str]) -> list[str]:
+            own = [word for word in own if word != "--no-generation-check"]
             own[own.index("--step-time") + 1] = str(step_time)
             own[own.index("--steps") + 1] = str(steps)
-            rank["args"] = [*own, *words]
-            if RESTART.decode()[:-1] not in {e["name"] for e in rank["env"]}:
-                source = {"fieldRef": {"fieldPath": f"metadata.annotations['{TOKEN_PREFIX}generation']"}}
-                rank["env"].append({"name": RESTART.decode()[:-1], "valueFrom": source})
+            return [*own, *words]
+
+        source = {"fieldRef": {"fieldPath": f"metadata.annotations['{TOKEN_PREFIX}generation']"}}
+        kind.change(objects, change, {"name": RESTART.decode()[:-1], "valueFrom": source})
         await self.lab.apply(*objects)
         return f"{kind.kind.word}/default/{job}"
 

@@ -54,12 +54,16 @@ async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(
 
 @asynccontextmanager
 async def looking(stage: Stage, job: str) -> AsyncIterator[set[frozenset[int]]]:
-    """The attempts whose ranks were alive together, looked at all the time until the body has ended."""
+    """The attempts whose ranks were alive together, looked at all the time until the body has ended. Never more ranks
+    than one attempt has: two."""
     seen: set[frozenset[int]] = set()
+    crowds: list[dict[int, int]] = []
 
     async def look() -> None:
         while True:
-            seen.add(frozenset(await asyncio.to_thread(stage.attempts_alive, job)))
+            alive = await asyncio.to_thread(stage.attempts_alive, job)
+            seen.add(frozenset(alive))
+            crowds.extend([alive] if sum(alive.values()) > 2 else [])
             await asyncio.sleep(0.2)
 
     task = asyncio.create_task(look())
@@ -69,3 +73,4 @@ async def looking(stage: Stage, job: str) -> AsyncIterator[set[frozenset[int]]]:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+    assert not crowds, f"attempt -> ranks that were alive: {crowds}"
