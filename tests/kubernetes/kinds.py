@@ -9,6 +9,8 @@ from tests.kubernetes.lab import Cluster
 from tests.slurm.waiting import until
 
 Raw = dict[str, Any]
+NAMES = ("jobs", "jobsets", "pytorchjobs", "trainjobs", "trainingruntimes", "rayjobs")
+"""Resources that the jobs below are made of."""
 QUEUE = "training"
 QUEUED = {"kueue.x-k8s.io/queue-name": QUEUE}
 """Label of a job that waits for its turn in `queue`."""
@@ -51,8 +53,9 @@ def jobset(cluster: Cluster, name: str, **changes: Any) -> Raw:
     }
 
 
-def pytorch_job(cluster: Cluster, name: str) -> Raw:
-    """A PyTorchJob of a master and one worker; the controller gives RANK and WORLD_SIZE."""
+def pytorch_job(cluster: Cluster, name: str, **policy: Any) -> Raw:
+    """A PyTorchJob of a master and one worker; the controller gives RANK and WORLD_SIZE. `policy` changes its run
+    policy."""
     pod = _pod(cluster, name, "pytorch")
     pod["containers"][0]["env"] = []
     master, worker = (
@@ -63,7 +66,7 @@ def pytorch_job(cluster: Cluster, name: str) -> Raw:
         "kind": "PyTorchJob",
         "metadata": {"name": name},
         "spec": {
-            "runPolicy": {"cleanPodPolicy": "Running"},
+            "runPolicy": {"cleanPodPolicy": "Running", **policy},
             "pytorchReplicaSpecs": {"Master": master, "Worker": worker},
         },
     }

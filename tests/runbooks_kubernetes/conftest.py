@@ -1,13 +1,16 @@
 """A real cluster, a real Temporal server and a worker over both, for each test of this folder."""
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator
+import shutil
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from clients.embedded import ServerInfo
-from tests.kubernetes.lab import cluster, why_not
+from tests.kubernetes import kinds
+from tests.kubernetes.lab import Cluster, cluster, why_not, why_not_controllers
 from tests.require import missing
 from tests.runbooks_kubernetes.stage import Stage
 
@@ -38,3 +41,36 @@ async def stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[St
             yield made
         finally:
             await made.close()
+
+
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three nodes with 8 GPUs each and the module's `CONTROLLERS`, for the module; with Kueue a queue of all GPUs."""
+    controllers = request.module.CONTROLLERS
+    if (why := why_not() or why_not_controllers(*controllers)) is not None:
+        missing("kubernetes", why)
+    with asyncio.Runner() as runner:
+        opened = cluster("gamma", nodes=3, controllers=controllers)
+        made = runner.run(opened.__aenter__())
+        try:
+            if "kueue" in controllers:
+                runner.run(made.apply(*kinds.queue(24)))
+            yield made
+        finally:
+            runner.run(opened.__aexit__(None, None, None))
+
+
+@pytest.fixture
+async def shared(temporal_server: ServerInfo, tmp_path: Path, lab: Cluster) -> AsyncIterator[Stage]:
+    """A stage on the module's cluster; no job of it is left there."""
+    made = await Stage.open(temporal_server.address, tmp_path, numbered(), lab)
+    try:
+        await made.start_worker()
+        yield made
+    finally:
+        await made.close()
+        served = set((await lab.kubectl("api-resources", "-o", "name")).split())
+        names = [n for n in served if n.partition(".")[0] in kinds.NAMES]
+        await lab.kubectl("delete", ",".join(names), "--all", "--cascade=foreground", "--timeout=60s")
+        for folder in lab.work.iterdir():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -90,11 +91,11 @@ class Stage(RealStage):
     # -- jobs
 
     async def apply(
-        self, job: str, *words: str, steps: int = 100_000, step_time: float = 0.1, kind: Kind = JOB
+        self, job: str, *words: str, steps: int = 100_000, step_time: float = 0.1, kind: Kind = JOB, **more: Any
     ) -> str:
         """A researcher's `kubectl apply` of a job that asks for supervision; returns its native id. `words` go to the
-        training program."""
-        objects = kind.objects(self.lab, job)
+        training program, `more` to what makes the manifest."""
+        objects = kind.objects(self.lab, job, **more)
         made = objects[-1]
         made["metadata"]["labels"] |= {f"{TOKEN_PREFIX}supervise": "true"}
         tokens = {"job": job, "total-steps": str(steps), "generation-check": "yes"}

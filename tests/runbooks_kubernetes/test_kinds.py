@@ -1,20 +1,10 @@
 """Jobs of other kinds on their real controllers: whatever happens to one, it trains on elsewhere, and never with more
 ranks than one attempt has."""
 
-import asyncio
-import shutil
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-
 import pytest
 
-from clients.embedded import ServerInfo
 from fleet.model import NativeJob, Phase, ReceiptGrade
 from tests.clients.stage import XID_79
-from tests.kubernetes import kinds
-from tests.kubernetes.lab import Cluster, cluster, why_not, why_not_controllers
-from tests.require import missing
-from tests.runbooks_kubernetes.conftest import numbered
 from tests.runbooks_kubernetes.kinds import JOBSET, QUEUED_JOB, QUEUED_JOBSET, Kind
 from tests.runbooks_kubernetes.stage import Stage
 from tests.runbooks_kubernetes.test_lost_gpu import looking
@@ -22,35 +12,6 @@ from tests.runbooks_kubernetes.test_lost_gpu import looking
 CONTROLLERS = ("jobset", "kueue")
 KINDS = (JOBSET, QUEUED_JOB, QUEUED_JOBSET)
 FENCED = {ReceiptGrade.POWER_OFF, ReceiptGrade.BOOT_CHANGED}
-
-
-@pytest.fixture(scope="module")
-def lab() -> Iterator[Cluster]:
-    """Three nodes with 8 GPUs each, the controllers, and a queue of all GPUs, for the module."""
-    if (why := why_not() or why_not_controllers(*CONTROLLERS)) is not None:
-        missing("kubernetes", why)
-    with asyncio.Runner() as runner:
-        opened = cluster("gamma", nodes=3, controllers=CONTROLLERS)
-        made = runner.run(opened.__aenter__())
-        try:
-            runner.run(made.apply(*kinds.queue(24)))
-            yield made
-        finally:
-            runner.run(opened.__aexit__(None, None, None))
-
-
-@pytest.fixture
-async def shared(temporal_server: ServerInfo, tmp_path: Path, lab: Cluster) -> AsyncIterator[Stage]:
-    """A stage on the module's cluster."""
-    made = await Stage.open(temporal_server.address, tmp_path, numbered(), lab)
-    try:
-        await made.start_worker()
-        yield made
-    finally:
-        await made.close()
-        await lab.kubectl("delete", "jobs,jobsets", "--all", "--cascade=foreground", "--timeout=60s")
-        for folder in lab.work.iterdir():
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
@@ -108,14 +69,19 @@ async def loses_a_node(stage: Stage, native_id: str) -> None:
 async def is_evicted(stage: Stage, native_id: str) -> None:
     before = await stage.backend.job(native_id)
     await stage.held_and_saved(native_id)
-    pods = await stage.lab.get("pods", "--field-selector", f"spec.nodeName={before.nodes[0]}")
+    await evict(stage, before.nodes[0])
+    await stage.trains("train", 4)
+    after = await stage.backend.job(native_id)
+    assert (after.phase, after.restarts, after.fingerprint) == (Phase.RUNNING, 3, before.fingerprint)
+
+
+async def evict(stage: Stage, node: str) -> None:
+    """The pod of the job on that node, by the Eviction API."""
+    pods = await stage.lab.get("pods", "--field-selector", f"spec.nodeName={node}")
     (name,) = [p["metadata"]["name"] for p in pods["items"] if "deletionTimestamp" not in p["metadata"]]
     eviction = f'{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"{name}","namespace":"default"}}}}'
     path = f"/api/v1/namespaces/default/pods/{name}/eviction"
     await stage.lab.kubectl("create", "--raw", path, "-f", "-", stdin=eviction)
-    await stage.trains("train", 4)
-    after = await stage.backend.job(native_id)
-    assert (after.phase, after.restarts, after.fingerprint) == (Phase.RUNNING, 3, before.fingerprint)
 
 
 async def is_cancelled_half_way(stage: Stage, native_id: str) -> None:
