@@ -138,6 +138,15 @@ class SimCluster(Strict):
     """As for Slurm."""
 
 
+class DevicePlugin(Strict):
+    """Where a cluster's GPU device plugin runs."""
+
+    namespace: Annotated[str, AfterValidator(words.dns_label)]
+    """Its namespace, such as `kube-system`."""
+    selector: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+    """Label selector of its pods, such as `name=nvidia-device-plugin-ds`."""
+
+
 class KubernetesCluster(Strict):
     """One Kubernetes cluster."""
 
@@ -156,6 +165,9 @@ class KubernetesCluster(Strict):
     """Manifest of a Pod that is run on the isolated node after a repair; `{node}` and `{gpus}` (expected count) are
     filled in, it prints one JSON line `{"ok", "gpus", "detail"}`, exit 0 is a pass. Default none: only the
     allocatable GPUs are compared."""
+    device_plugin: DevicePlugin | None = None
+    """Where a check finds fewer allocatable GPUs than the node has, the plugin's pod there is started again first: it
+    is known to keep a GPU unhealthy after its reset. Default none: never."""
     node_down_after: Duration = 50.0
     """When the cluster calls a silent node lost: --node-monitor-grace-period of its controller manager, which no API
     tells. Default 50s, as there."""

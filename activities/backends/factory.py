@@ -39,12 +39,12 @@ def _kubernetes(cluster: str, settings: KubernetesCluster, policy: Policy) -> Cl
     """Raises PermanentError where the official client is not installed."""
     try:
         from activities.backends.kubernetes.backend import KubernetesBackend
-        from activities.backends.kubernetes.settings import KubernetesSettings
+        from activities.backends.kubernetes.settings import DevicePlugin, KubernetesSettings
     except ModuleNotFoundError as error:
         raise PermanentError(
             f"{cluster} needs the Kubernetes client ({error.name} is missing): install gpu-runbooks[kubernetes]"
         ) from error
-    power = settings.power
+    power, plugin = settings.power, settings.device_plugin
     return KubernetesBackend(
         cluster,
         KubernetesSettings(
@@ -55,6 +55,7 @@ def _kubernetes(cluster: str, settings: KubernetesCluster, policy: Policy) -> Cl
             power_on=power.on if power else None,
             power_status=power.status if power else None,
             check=settings.check,
+            device_plugin=DevicePlugin(**plugin.model_dump()) if plugin else None,
             node_down_after=settings.node_down_after,
             settle=policy.limits.settle,
         ),

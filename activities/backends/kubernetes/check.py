@@ -15,6 +15,7 @@ from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.nodes import refuse_foreign
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.plugin import restart_plugin
 from activities.backends.kubernetes.records import PodRecord, pod_record
 from activities.backends.kubernetes.view import ClusterView
 from activities.backends.programs import Ended
@@ -51,6 +52,8 @@ class Checks:
             raise RefusedError(f"{node} still has {', '.join(facts.jobs)}; evacuate it before it is checked")
         if not facts.responding:
             return CheckResult(node=node, suite=suite, ran=False, passed=False, detail="its kubelet does not answer")
+        if facts.gpus < facts.gpus_expected:
+            facts = await restart_plugin(self.api, self.view, facts)
         if facts.gpus < facts.gpus_expected:
             detail = f"{facts.gpus} of {facts.gpus_expected} GPUs are allocatable"
             return CheckResult(node=node, suite=suite, ran=True, passed=False, gpus=facts.gpus, detail=detail)

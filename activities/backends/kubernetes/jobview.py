@@ -235,8 +235,9 @@ def phase_of(newest: JobObject, own: Sequence[PodRecord], living: Sequence[PodRe
         return Phase.STOPPING  # Kueue has yet to suspend it
     if state.suspended or newest.stopped:
         return Phase.STOPPING if living else Phase.PENDING
-    started = {p.rank for p in own if p.has_started}
-    return Phase.RUNNING if len(started) >= state.wanted else Phase.PENDING
+    done = {p.rank for p in own if p.phase == "Succeeded"}
+    begun = {p.rank for p in own if p.has_started} - done
+    return Phase.RUNNING if len(begun) + max(len(done), state.succeeded) >= state.wanted else Phase.PENDING
 
 
 def is_ending(newest: JobObject, own: Sequence[PodRecord]) -> bool:

@@ -3,6 +3,14 @@
 from fleet.model import Value
 
 
+class DevicePlugin(Value):
+    """Where the pods of the GPU device plugin are."""
+
+    namespace: str
+    selector: str
+    """Label selector."""
+
+
 class KubernetesSettings(Value):
     """How to reach one cluster, and its hooks."""
 
@@ -21,6 +29,8 @@ class KubernetesSettings(Value):
     """Absolute path of a Pod manifest with `{gpus}` and `{node}`; it prints a JSON line {"ok", "gpus", "detail"}."""
     check_seconds: float = 900.0
     """Longest time that a check may take."""
+    device_plugin: DevicePlugin | None = None
+    """Restarted on a node that offers fewer GPUs than it has when it is checked; None: never."""
     gpu_resource: str = "nvidia.com/gpu"
     """Resource name that counts as a GPU."""
     node_down_after: float = 50.0

@@ -29,6 +29,8 @@ class KindState(Value):
     reason: str = ""
     wanted: int = 1
     """Pods that run at a time."""
+    succeeded: int = 0
+    """Ranks that are done, also those whose pods went with their node."""
     started_at: float | None = None
 
 

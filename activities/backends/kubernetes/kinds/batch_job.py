@@ -56,6 +56,7 @@ class BatchJob(JobKind):
             ended=ended,
             reason=why,
             wanted=pods_at_a_time(spec),
+            succeeded=int(status.get("succeeded") or 0),
             started_at=seconds(status.get("startTime")) or None,
         )
 
