@@ -1,5 +1,6 @@
 """What a RayJob says, which pods are its own, what it lets us change, and which ones are refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,6 +140,10 @@ def test_the_submitters_pod_is_the_ray_jobs_and_no_rank_of_it() -> None:
     owners, its_pod = Owners([ray, submitter]), a_pod("llm")
     assert owners.of(its_pod) is ray
     assert KIND.object_of(its_pod) == ""
+    record = replace(job_record("gamma", [ray], [pod(1)], nodes()), helpers=(its_pod,))
+    assert record.attempt(0) == [pod(1)], "it gets no signal, and nobody waits for its end"
+    assert record.speakers(0) == [pod(1), its_pod], "what it prints is the job's output"
+    assert record.speakers(1) == []
 
 
 MANIFEST = """

@@ -108,6 +108,8 @@ class JobRecord:
     job: NativeJob
     objects: tuple[JobObject, ...]
     pods: tuple[PodRecord, ...]
+    helpers: tuple[PodRecord, ...] = ()
+    """Pods of its newest attempt that are no ranks, and whose output is the job's: a RayJob's submitter."""
 
     @property
     def newest(self) -> JobObject:
@@ -122,6 +124,11 @@ class JobRecord:
     def attempt(self, restarts: int) -> list[PodRecord]:
         """Pods of the attempt with that number."""
         return sorted((p for p in self.pods if p.generation == restarts), key=lambda p: (p.index, p.created))
+
+    def speakers(self, restarts: int) -> list[PodRecord]:
+        """Pods of that attempt that may have said something: its ranks, then who watches them."""
+        others = self.helpers if restarts == self.newest.generation else ()
+        return [pod for pod in (*self.attempt(restarts), *others) if pod.has_started]
 
     def deleted(self, nodes: Mapping[str, NodeRecord]) -> "JobRecord":
         """The same after its object went: as it had ended, else cancelled; stopping while pods are seen to live."""

@@ -33,9 +33,7 @@ class Outputs:
             return Progress()
         key = (record.job.fingerprint, restarts)
         known = self._first.get(key, Progress())
-        for pod in record.attempt(restarts):
-            if not pod.has_started:
-                continue
+        for pod in record.speakers(restarts):
             text = await self._log(pod, WHOLE if known == Progress() else TAIL)
             seen = parse_progress(text or "", None)
             if seen != Progress():
@@ -48,8 +46,9 @@ class Outputs:
         record = await self._record(native_id)
         if record is None or lines <= 0:
             return ()
-        for number in sorted({p.generation for p in record.pods}, reverse=True):
-            pods = [p for p in record.attempt(number) if p.has_started]
+        newest = {record.newest.generation} if record.helpers else set()
+        for number in sorted(newest | {p.generation for p in record.pods}, reverse=True):
+            pods = record.speakers(number)
             texts = await asyncio.gather(*(self._log(pod, lines) for pod in pods))
             found = [(text or "").splitlines() for text in texts]
             if any(found):

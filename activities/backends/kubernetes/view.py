@@ -161,11 +161,15 @@ class ClusterView:
             groups.setdefault(one.native_id, []).append(one)
         owners = Owners(picture.objects)
         pods: dict[str, list[PodRecord]] = {}
+        helpers: dict[tuple[str, str], list[PodRecord]] = {}
         for pod in picture.pods:
             owner = owners.of(pod)
             if owner is not None and owner.kind.object_of(pod) == owner.name:
                 pods.setdefault(owner.native_id, []).append(pod)
+            elif owner is not None and not pod.deleted:
+                helpers.setdefault((owner.native_id, owner.name), []).append(pod)
         made = [job_record(self.cluster, g, pods.get(key, []), picture.nodes) for key, g in groups.items()]
+        made = [replace(one, helpers=tuple(helpers.get((one.job.native_id, one.newest.name), ()))) for one in made]
         return tuple(sorted(made, key=lambda record: (record.job.submitted_at, record.job.native_id)))
 
     async def job(self, native_id: str) -> JobRecord:
