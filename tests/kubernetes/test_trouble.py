@@ -114,9 +114,9 @@ async def test_ranks_that_are_done_stay_done_when_their_node_is_taken_away(gamma
         def succeeded(count: int) -> Callable[[Any], bool]:
             return lambda job: int(job.get("status", {}).get("succeeded") or 0) == count
 
-        first = (await until(lambda: gamma.pods("early"), lambda pods: len(pods) == 2, 60))[0]
         await until(lambda: gamma.get("job", "early"), succeeded(1), 60)
-        node = next(p["spec"]["nodeName"] for p in await gamma.pods("early") if p["status"]["phase"] == "Succeeded")
+        ended = next(p for p in await gamma.pods("early") if p["status"]["phase"] == "Succeeded")
+        node, done_pod = ended["spec"]["nodeName"], ended["metadata"]["name"]
         before = await backend.job("job/default/early")
         await gamma.kubectl("delete", "node", node)
         await gamma.kubectl("delete", "pod", done_pod, "--force", "--grace-period=0")  # as the pod garbage collector
