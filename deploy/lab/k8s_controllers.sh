@@ -40,7 +40,7 @@ controllers_up() { # NAMES: what each needs in the apiserver, then the processes
     until_true 60 controller_ready "${new[n]}" "${pids[n]}" || die "$NAME: ${new[n]} is not ready after 60 s; see $D/log/${new[n]}.log"
   done
 }
-apply() { K apply --server-side --force-conflicts --validate=false "$@" >/dev/null || die "$NAME: the objects of the controllers cannot be created"; }
+apply() { K --request-timeout=60s apply --server-side --force-conflicts --validate=false "$@" >/dev/null || die "$NAME: the objects of the controllers cannot be created"; }
 controller_ready() { # NAME PID
   [[ ! -e $D/run/ending ]] || die "$NAME is being stopped"
   alive "$2" || die "$1 of $NAME ended: $(tail -n 3 "$D/log/$1.log")"
@@ -98,10 +98,10 @@ data: {$(for f in ca.crt ca.key tls.crt tls.key; do printf '%s: %s, ' "$f" "$(ba
 E2
 }
 write_controller_config() { # NAME
-  local p api more; p=$(controller_port "$1")
+  local p api more certs=""; p=$(controller_port "$1")
   case $1 in
   jobset) api=config.jobset.x-k8s.io/v1alpha1 more='internalCertManagement: {enable: false}';;
-  kueue) api=config.kueue.x-k8s.io/v1beta2 more="internalCertManagement: {enable: false}
+  kueue) certs=", certDir: $D/controllers/k8s-webhook-server/serving-certs" api=config.kueue.x-k8s.io/v1beta2 more="internalCertManagement: {enable: false}
 integrations: {frameworks: [$(kueue_frameworks)]}";;
   trainer) api=config.trainer.kubeflow.org/v1alpha1 more="certManagement: {enable: false}
 statusServer: {port: $(( p + 2 ))}";;
@@ -112,7 +112,7 @@ statusServer: {port: $(( p + 2 ))}";;
 apiVersion: $api
 kind: Configuration
 leaderElection: {leaderElect: false}
-webhook: {host: 127.0.0.1, port: $p}
+webhook: {host: 127.0.0.1, port: $p$certs}
 health: {healthProbeBindAddress: "127.0.0.1:$(( p + 1 ))"}
 metrics: {bindAddress: "0"}
 $more
