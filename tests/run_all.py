@@ -8,9 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
+
+from tests.kubernetes import used_rights
 
 LANES = (
     {
@@ -94,9 +98,32 @@ def _said_until(process: subprocess.Popen[str], limit: float) -> str:
     return process.communicate()[0] + f"\nkilled: it did not end in {limit:.0f} s"
 
 
+def rights_left_over(run: Run, used: Path) -> list[str]:
+    """Says whether each right of deploy/kubernetes/rbac.yaml was used by a test, and names those that were not."""
+    groups = {name for lane in LANES for name in lane if "kubernetes" in name}
+    passed = {done.name for done in run.done if done.code == 0}
+    if groups - passed or not used.exists():
+        why = f"not passed: {', '.join(sorted(groups - passed))}" if groups - passed else "no Kubernetes lab ran"
+        print(f"\n== rights that no test uses: not judged ({why})")
+        return []
+    left = used_rights.unused(used, used_rights.lab_release())
+    print(f"\n== rights that no test uses: {'none' if not left else ''}")
+    print(
+        "".join(f"{line}: take it out of rbac.yaml and rights.py, or test what needs it\n" for line in left), end=""
+    )
+    return left
+
+
 def main() -> int:
-    """Runs all lanes and says what took longest."""
+    """Runs all lanes, says what took longest, and judges the rights that were used."""
     run = Run()
+    with tempfile.TemporaryDirectory(prefix="rights-") as folder:
+        used = Path(folder) / "used"
+        os.environ[used_rights.VARIABLE] = str(used)
+        return _main(run, used)
+
+
+def _main(run: Run, used: Path) -> int:
     signal.signal(signal.SIGINT, run.stop)
     signal.signal(signal.SIGTERM, run.stop)
     lanes = [threading.Thread(target=run.lane, args=(groups,)) for groups in LANES]
@@ -110,7 +137,8 @@ def main() -> int:
     missing = sum(map(len, LANES)) - len(run.done)
     if missing:
         print(f"{missing} groups were not run")
-    return 1 if missing or any(done.code for done in run.done) else 0
+    left = rights_left_over(run, used)
+    return 1 if missing or left or any(done.code for done in run.done) else 0
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from activities.backends.slurm.backend import SlurmBackend
 from activities.backends.slurm.pyslurm_reads import ChosenReads, PyslurmReads
 from activities.backends.slurm.reads import seconds_of
 from activities.backends.slurm.settings import SlurmSettings
-from fleet.errors import TemporaryError
+from fleet.errors import FleetError, TemporaryError
 from fleet.model import NodeState
 from fleet.policy import Policy
-from workers.doctor_checks import Area, Check
+from workers.doctor_checks import Area, Check, Grade
 
 T = TypeVar("T")
 LIMIT = 45.0
@@ -41,7 +41,8 @@ async def look_at_cluster(name: str, policy: Policy, folder: Path) -> tuple[Chec
         probed = await area.tried("probe", lambda: _within(probe(area, backend)))
         if probed[0].grade != "ok":
             todo = "the worker of this cluster meets the same, unless it runs elsewhere; correct it there"
-            return (probed[0].model_copy(update={"todo": probed[0].todo or todo}),)
+            told = probed[0].model_copy(update={"todo": probed[0].todo or todo})
+            return (told, *await _lacking(area, backend))
         found = [*probed, *await area.tried("nodes", lambda: _within(nodes(area, backend)))]
         if isinstance(backend, RightsControl):
             found += await area.tried("rights", lambda: _within(rights(area, backend)))
@@ -95,6 +96,17 @@ async def rights(area: Area, backend: RightsControl) -> tuple[Check, ...]:
     if not missing:
         return (area.ok("rights", "the account may do all that runbooks need"),)
     return tuple(area.fail("rights", line, "deploy/kubernetes/rbac.yaml, account `repair`") for line in missing)
+
+
+async def _lacking(area: Area, backend: ClusterBackend) -> tuple[Check, ...]:
+    """Rights that may be why a probe failed. A cluster that cannot be asked for them adds nothing to the probe."""
+    if not isinstance(backend, RightsControl):
+        return ()
+    try:
+        found = await _within(rights(area, backend))
+    except FleetError:
+        return ()
+    return tuple(check for check in found if check.grade is Grade.FAIL)
 
 
 # -- Slurm

@@ -358,7 +358,7 @@ start() {
   ( claim ) 7<"$LAB_ROOT"; existing "$NAME"
   trap undo_start EXIT; trap 'exit 130' INT TERM HUP
   [[ $(</proc/sys/net/ipv4/ip_forward) == 1 ]] || ! private || echo 1 >/proc/sys/net/ipv4/ip_forward
-  write_pki; write_tokens; write_check; etcd_start; api_start; controllers_start
+  write_pki; write_tokens; write_check; write_audit; etcd_start; api_start; controllers_start
   mapfile -t -O ${#CONTROLLERS[@]} CONTROLLERS < <(installed_controllers)   # of the saved state
   exclusive controllers controllers_up "${CONTROLLERS[@]}" & pids+=($!)
   for (( i = 1; i <= NODES; i++ )); do in_node "$i" node_start "$i" & pids+=($!); done

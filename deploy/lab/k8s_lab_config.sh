@@ -118,6 +118,17 @@ spec:
     - {name: health, hostPath: {path: $D/health}}
 E2
 }
+write_audit() { # what the accounts of deploy/kubernetes/rbac.yaml do goes to log/audit.log, without any body; nobody else's
+  cat >"$D/audit.yaml" <<E2
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - {level: None, nonResourceURLs: ["*"]}
+  - {level: Metadata, userGroups: ["system:serviceaccounts:gpu-runbooks"]}
+  - {level: None}
+E2
+}
 apiserver_words() { # one word a line
   local p=$D/pki
   cat <<E2
@@ -139,6 +150,8 @@ apiserver_words() { # one word a line
 --allow-privileged=true
 --anonymous-auth=false
 --profiling=false
+--audit-policy-file=$D/audit.yaml
+--audit-log-path=$D/log/audit.log
 --kubelet-client-certificate=$p/kubelet-client.crt
 --kubelet-client-key=$p/kubelet-client.key
 --kubelet-preferred-address-types=InternalIP

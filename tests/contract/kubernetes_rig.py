@@ -26,6 +26,7 @@ from tests.kubernetes import lab
 from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.kinds import local_queue, queue
 from tests.kubernetes.lab import NODE_GRACE, Cluster
+from tests.kubernetes.used_rights import collect
 from tests.runbooks_kubernetes.kinds import JOB, JOBSET, QUEUED_JOB, Kind
 from tests.slurm.lab import short_folder
 from workers.lab_k8s import K8sLab, build
@@ -239,6 +240,7 @@ def finish() -> None:
     if not _RUN:
         return
     root = _RUN[0].root
+    collect(_RUN[0].folder)
     subprocess.run(K8sLab(root).command("rm", "gamma"), check=False, stdout=subprocess.DEVNULL)
     left = lab.leftovers(root, _RUN, _BEFORE)
     shutil.rmtree(root, ignore_errors=True)

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.kubernetes.used_rights import collect
 from tests.slurm.lab import short_folder
 from workers.lab_k8s import BUILD, K8sLab, build
 from workers.lab_k8s import NODE_GRACE as NODE_GRACE
@@ -251,6 +252,7 @@ async def clusters(
         yield tuple(made)
     finally:
         for name in names:
+            collect(root / name)
             await call(*K8sLab(root).command("rm", name))
         left = leftovers(root, made, before)
         shutil.rmtree(root, ignore_errors=True)

@@ -2,26 +2,23 @@
 
 import asyncio
 import contextlib
-import copy
 import shutil
 import time
 from collections.abc import AsyncIterator
 
 import pytest
-import yaml
 
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.progress import LOG_LIMIT
-from activities.backends.kubernetes.rights import RIGHTS
 from activities.backends.kubernetes.settings import KubernetesSettings
 from fleet.errors import PermanentError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX
 from fleet.model import NativeJob, Phase, Progress, ReceiptGrade
 from fleet.orders import StartOrder, StopQuery
-from tests.kubernetes.accounts import RBAC, kubeconfig_of
+from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster
 from tests.slurm.waiting import until
 
@@ -236,28 +233,3 @@ async def test_reads_of_many_runbooks_share_one_watch(gamma: Cluster, backend: K
         await backend.nodes(2.0)
         await backend.jobs(2.0)
     assert backend.api.calls["GET"] - before["GET"] <= 4, "a pulse a second at most, and no list"
-
-
-async def test_each_right_that_is_taken_away_is_named_and_no_other_is_asked_for(
-    gamma: Cluster, backend: KubernetesBackend
-) -> None:
-    assert await backend.missing_rights() == ()
-    roles = [yaml.safe_load(text) for text in RBAC.read_text().split("\n---\n")]
-    granted = set()
-    for role in (r for r in roles if r["kind"] == "ClusterRole"):
-        for place, rule in enumerate(role["rules"]):
-            group = f".{rule['apiGroups'][0]}" if rule["apiGroups"][0] else ""
-            wanted = {f"{verb} {resource}{group}" for verb in rule["verbs"] for resource in rule["resources"]}
-            granted |= wanted
-            if wanted <= {str(right) for right in RIGHTS if right.optional}:
-                continue  # this cluster has no such resource, so nobody asks for the right
-            without = copy.deepcopy(role)
-            without["rules"][place]["verbs"] = ["deletecollection"]
-            await gamma.apply(without)
-            seen = await until(backend.missing_rights, bool, 10)
-            named = {line.partition(":")[0] for line in seen}
-            assert named <= wanted
-            assert named or "delete pods" in wanted
-            await gamma.apply(role)
-            await until(backend.missing_rights, lambda missing: not missing, 10)
-    assert granted == {str(right) for right in RIGHTS}

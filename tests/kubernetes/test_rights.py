@@ -1,0 +1,76 @@
+"""Each right of rbac.yaml, taken away from an account of its own on a real apiserver: the doctor names it, alone."""
+
+import asyncio
+
+import pytest
+
+from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.settings import KubernetesSettings
+from fleet.policy_file import parse_policy
+from tests.kubernetes.accounts import account_with, kubeconfig_with
+from tests.kubernetes.lab import Cluster
+from tests.kubernetes.rbac import Granted, granted
+from tests.slurm.waiting import until
+from workers.doctor_cluster import look_at_cluster
+
+pytestmark = pytest.mark.kubernetes
+NAMESPACE = "less-rights"
+AT_ONCE = 4
+"""Doctors; each makes connections of its own."""
+
+
+async def test_the_doctor_names_each_right_that_an_account_lacks_and_only_it(gamma: Cluster) -> None:
+    rights = granted()
+    accounts = {f"without-{number}": right for number, right in enumerate(rights)}
+    await make_accounts(gamma, {name: [r for r in rights if r != lost] for name, lost in accounts.items()})
+    tokens = await tokens_of(gamma, [*accounts])
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def named(name: str) -> set[str]:
+        async with gate:
+            return await lacking(gamma, name, tokens[name])
+
+    found = await asyncio.gather(*(until(lambda n=n: named(n), lambda s: len(s) < 2, 20) for n in accounts))
+    assert dict(zip(accounts, found, strict=True)) == {name: {str(lost)} for name, lost in accounts.items()}
+
+
+async def test_an_account_with_every_right_lacks_none_and_one_without_any_lacks_all(gamma: Cluster) -> None:
+    await make_accounts(gamma, {"with-all": [*granted()], "with-none": []})
+    tokens = await tokens_of(gamma, ["with-all", "with-none"])
+    await until(lambda: lacking(gamma, "with-all", tokens["with-all"]), lambda found: not found, 20)
+    assert await lacking(gamma, "with-none", tokens["with-none"]) == {str(right) for right in granted()}
+
+
+async def make_accounts(cluster: Cluster, accounts: dict[str, list[Granted]]) -> None:
+    """In a namespace of their own: what they do is no use of a right by a runbook."""
+    space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    made = [manifest for name, rights in accounts.items() for manifest in account_with(name, NAMESPACE, rights)]
+    await cluster.apply(space, *made)
+
+
+async def tokens_of(cluster: Cluster, accounts: list[str]) -> dict[str, str]:
+    """A token of each account, as a pod gets its own."""
+    admin = KubeApi(cluster.name, KubernetesSettings(kubeconfig=str(cluster.kubeconfig)))
+    try:
+        order = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        }
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+        given = await asyncio.gather(*(admin.write("POST", f"{path}/{name}/token", order) for name in accounts))
+    finally:
+        await admin.close()
+    return {name: answer.body["status"]["token"] for name, answer in zip(accounts, given, strict=True)}
+
+
+async def lacking(cluster: Cluster, account: str, token: str) -> set[str]:
+    """Rights that `runbook doctor` names as missing."""
+    kubeconfig = kubeconfig_with(cluster, account, token)
+    policy = parse_policy(
+        f"version: 1\nclusters:\n  {cluster.name}: {{kind: kubernetes, kubeconfig: {kubeconfig}}}\n", "fleet.yaml"
+    )
+    checks = await look_at_cluster(cluster.name, policy, cluster.root)
+    failed = [check for check in checks if check.grade == "fail"]
+    assert all(check.name in {"probe", "rights", "nodes"} for check in failed), failed
+    return {check.text.partition(":")[0] for check in failed if check.name == "rights"}

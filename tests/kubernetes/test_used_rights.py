@@ -1,0 +1,66 @@
+"""What is read out of an audit log, and that the adapter's list of rights is that of rbac.yaml."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from activities.backends.kubernetes.rights import RIGHTS
+from tests.kubernetes.rbac import granted
+from tests.kubernetes.used_rights import VARIABLE, collect, unused, used_in
+
+
+def event(verb: str, resource: str, role: str = "gpu-runbooks-act", decision: str = "allow", **more: str) -> str:
+    about = {"resource": resource, "namespace": "default", "apiVersion": "v1", **more}
+    reason = f'RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "{role}" to ServiceAccount "act/gpu-runbooks"'
+    notes = {"authorization.k8s.io/decision": decision, "authorization.k8s.io/reason": reason}
+    return json.dumps({"verb": verb, "objectRef": about, "annotations": notes}) + "\n"
+
+
+def test_the_adapter_asks_for_the_rights_of_rbac_yaml_and_no_others() -> None:
+    assert {str(right) for right in RIGHTS} == {str(right) for right in granted()}
+
+
+def test_no_right_is_granted_twice_and_none_by_a_wildcard() -> None:
+    twice = [
+        str(right) for right, count in Counter((g.group, g.resource, g.verb) for g in granted()).items() if count > 1
+    ]
+    assert not twice
+    assert not [str(g) for g in granted() if "*" in f"{g.group}{g.resource}{g.verb}"]
+
+
+def test_a_call_counts_for_the_role_that_allowed_it() -> None:
+    lines = [
+        event("patch", "jobs", apiGroup="batch"),
+        event("patch", "jobs", apiGroup="batch", subresource="status"),
+        event("list", "nodes", role="gpu-runbooks-observe"),
+        event("delete", "nodes", decision="forbid"),
+        '{"verb": "create", "objectRef": {"resource": "selfsubjectaccessreviews"}, "annotations": {}}\n',
+        '{"verb": "delete", "objectR',
+    ]
+    assert used_in(lines) == {
+        ("gpu-runbooks-act", "patch jobs.batch"),
+        ("gpu-runbooks-act", "patch jobs/status.batch"),
+        ("gpu-runbooks-observe", "list nodes"),
+    }
+
+
+def test_what_several_clusters_used_is_added_up_and_the_rest_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "used"
+    monkeypatch.setenv(VARIABLE, str(file))
+    rights = [g for g in granted() if not g.since]
+    for number, part in enumerate((rights[:5], rights[5:-1])):
+        folder = tmp_path / str(number)
+        (folder / "log").mkdir(parents=True)
+        lines = []
+        for g in part:
+            resource, _, sub = g.resource.partition("/")
+            lines.append(event(g.verb, resource, g.role, apiGroup=g.group, subresource=sub))
+        (folder / "log" / "audit.log").write_text("".join(lines))
+        collect(folder)
+    assert unused(file, (1, 34)) == [f"{rights[-1].role}: {rights[-1]}"]
+    newer = [g for g in granted() if g.since]
+    assert set(unused(file, (9, 0))) == {f"{g.role}: {g}" for g in (rights[-1], *newer)}
