@@ -153,7 +153,9 @@ class KubernetesCluster(Strict):
     kind: Literal["kubernetes"]
     """`kubernetes`."""
     kubeconfig: AbsolutePath | None = None
-    """Path of the kubeconfig. Default none: the worker runs in a pod of the cluster and uses that pod's account."""
+    """Path of the kubeconfig; give it, or `in_cluster`. No default: a guess could name another cluster's."""
+    in_cluster: bool = False
+    """`true`: the worker runs in a pod of this cluster and uses that pod's account. Default false."""
     context: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = None
     """Context in the kubeconfig. Default none: its current one."""
     namespaces: tuple[Annotated[str, AfterValidator(words.dns_label)], ...] = ()
@@ -175,7 +177,9 @@ class KubernetesCluster(Strict):
     """As for Slurm."""
 
     @model_validator(mode="after")
-    def _context_of_a_file(self) -> Self:
+    def _one_way_in(self) -> Self:
+        if (self.kubeconfig is None) != self.in_cluster:
+            raise ValueError("give one of kubeconfig and in_cluster: true (the worker runs in a pod of this cluster)")
         if self.context is not None and self.kubeconfig is None:
             raise ValueError("context belongs to a kubeconfig; name the file too")
         return self

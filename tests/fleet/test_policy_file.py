@@ -195,6 +195,19 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
             "beta: {kind: kubernetes, kubeconfig: kube.yaml}",
             "14: clusters.beta.kubeconfig: must be an absolute path, starting with /",
         ),
+        *(
+            (
+                "beta: {kind: sim, path: fleet.sqlite}",
+                f"beta: {{kind: kubernetes{more}}}",
+                "14: clusters.beta: give one of kubeconfig and in_cluster: true (the worker runs in a pod of this cluster)",
+            )
+            for more in ("", ", in_cluster: false", ", in_cluster: true, kubeconfig: /etc/kube.yaml")
+        ),
+        (
+            "beta: {kind: sim, path: fleet.sqlite}",
+            "beta: {kind: kubernetes, in_cluster: true, context: prod}",
+            "14: clusters.beta: context belongs to a kubeconfig; name the file too",
+        ),
         ("kind: slurm", "kind: slrm", "4: unknown kind 'slrm' under clusters.alpha; allowed: slurm, sim, kubernetes; did you mean 'slurm'?"),
         (
             "  beta:",

@@ -6,22 +6,20 @@ a few fields of many objects and must keep the fields that it does not know.
 
 import asyncio
 import json
-import os
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
-from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.rest import RESTClientObject
-from kubernetes.aio.config import ConfigException
 from kubernetes.aio.stream.ws_client import ERROR_CHANNEL, get_websocket_url
 
+from activities.backends.kubernetes.credentials import Credentials
 from activities.backends.kubernetes.outcomes import Outcome, classify, error_of_read
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.presence import check_presence
-from fleet.errors import PermanentError, TemporaryError, UnreadableError
+from fleet.errors import TemporaryError, UnreadableError
 from fleet.model import MARK
 
 Raw = dict[str, Any]
@@ -86,35 +84,18 @@ class KubeApi:
         self.calls: dict[str, int] = {}
         """How many calls of each method went out, for tests of the shared watch."""
         self._client: ApiClient | None = None
+        self._credentials = Credentials(cluster, settings)
         self._opening = asyncio.Lock()
 
     async def _open(self) -> ApiClient:
         async with self._opening:
             if self._client is None:
-                configuration = await self._configuration()
+                configuration = await self._credentials.load()
                 self._client = ApiClient(configuration=configuration)
                 self._client.rest_client = _Rest(configuration)
                 self._client.user_agent = MARK
-            return self._client
-
-    async def _configuration(self) -> Configuration:
-        """Raises PermanentError for a file or a context that cannot be used."""
-        made = Configuration()
-        made.retries = None  # 0 would mean without end to its retry client
-        path = self.settings.kubeconfig
-        try:
-            if path is None:
-                kube_config.load_incluster_config(client_configuration=made)
-            else:
-                if not os.access(path, os.R_OK):
-                    raise PermanentError(f"cannot read {path}; correct `kubeconfig` of {self.cluster} in fleet.yaml")
-                await kube_config.load_kube_config(
-                    config_file=path, context=self.settings.context, client_configuration=made, persist_config=False
-                )
-        except ConfigException as error:
-            where = path or "the pod's own credentials"
-            raise PermanentError(f"{where} of {self.cluster} cannot be used: {error}; correct fleet.yaml") from error
-        return made
+        await self._credentials.renew(self._client.configuration)
+        return self._client
 
     # -- calls
 
@@ -189,6 +170,8 @@ class KubeApi:
         )
         answer = await client.rest_client.request(method, url, headers=sent, body=data, _request_timeout=limits)
         response: aiohttp.ClientResponse = answer.response
+        if response.status == 401:
+            self._credentials.refused()
         return response
 
     # -- streams
