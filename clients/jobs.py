@@ -159,11 +159,11 @@ async def find_job(client: Client, text: str, policy: Policy | None) -> JobRef:
     if where == "job" or not slash:
         return await _by_fleet_name(client, name(word or text, "job"), policy)
     cluster = await checked_cluster(client, where, policy)
-    found = await read(client, api.FIND_JOB, api.FindJob(cluster=cluster, job=_native_word(word)), cluster)
-    return await _one(client, text, [(cluster, j) for j in found.jobs])
+    found = await read(client, api.FIND_JOB, api.FindJob(cluster=cluster, job=native_word(word)), cluster)
+    return await only_one(client, text, [(cluster, j) for j in found.jobs])
 
 
-def _native_word(word: str) -> str:
+def native_word(word: str) -> str:
     """A native id or a user's own name: array tasks have brackets, names may have anything printable."""
     if not word or len(word) > 200 or not word.isprintable():
         raise usage(
@@ -183,10 +183,11 @@ async def _by_fleet_name(client: Client, job: str, policy: Policy | None) -> Job
     hits = [(cluster, hit) for cluster, answer in answers.items() for hit in answer.jobs]
     if failed and not hits:
         raise CliError(f"{job} was not found, and not every cluster could be asked: {'; '.join(failed.values())}")
-    return await _one(client, job, hits)
+    return await only_one(client, job, hits)
 
 
-async def _one(client: Client, text: str, hits: list[tuple[str, api.JobOn]]) -> JobRef:
+async def only_one(client: Client, text: str, hits: list[tuple[str, api.JobOn]]) -> JobRef:
+    """The job among what clusters found. Raises CliError (usage) for none, and with their ids for several."""
     if not hits:
         raise usage(f"no job {text!r}; `runbook list --kind job` shows the supervised ones")
     if len(hits) > 1:

@@ -15,9 +15,14 @@ AS_VARIABLE = "GPU_RUNBOOKS_AS"
 
 def name(text: str, what: str) -> str:
     """A cluster's, node's or job's name. Raises CliError (usage) that says what is allowed."""
-    if not _NAME.match(text):
+    if not is_name(text):
         raise usage(f"{text!r} is no name of a {what}: letters, digits and `_.:-`, at most 200, no slash, no space")
     return text
+
+
+def is_name(text: str) -> bool:
+    """What `name` takes."""
+    return _NAME.match(text) is not None
 
 
 def node_ref(text: str) -> NodeRef:

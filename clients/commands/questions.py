@@ -83,7 +83,7 @@ def _answer(
     yes: bool,
     common: Common,
 ) -> int:
-    from clients import questions
+    from clients import questions, subjects
     from clients.names import caller
     from fleet.people import Choice
 
@@ -91,7 +91,8 @@ def _answer(
     given = Choice(choice) if choice else None
 
     async def work(client: "Client") -> int:
-        found = await questions.open_questions(client, subject)
+        meant = await subjects.resolved(client, subject) if subject is not None else None
+        found = await questions.open_questions(client, meant)
         if len(found) != 1:
             return _choose(found, subject, screen)
         question = found[0]

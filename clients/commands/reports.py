@@ -23,20 +23,22 @@ def report(
     Parameters
     ----------
     subject
-        A job or CLUSTER/NODE; the newest report of all by default.
+        A job (fleet name, CLUSTER/NATIVEID, CLUSTER/NAME, CLUSTER/NAMESPACE/NAME) or CLUSTER/NODE; the newest report
+        of all by default.
     kind
         Only reports of this kind (job, incident, node).
     limit
         How many of the newest.
     """
-    from clients import reports
+    from clients import reports, subjects
     from clients.fleet_file import policy
     from fleet.report import render_text
 
     known, screen = policy(fleet), common.screen
 
     async def work(client: "Client") -> int:
-        found = (await reports.reports(client, subject, kind, max(limit, 50), known))[-max(1, limit) :]
+        meant = await subjects.resolved(client, subject, known) if subject is not None else None
+        found = (await reports.reports(client, meant, kind, max(limit, 50), known))[-max(1, limit) :]
         if screen.form == "json":
             screen.data(found)
         elif screen.form == "name":

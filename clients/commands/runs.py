@@ -60,14 +60,14 @@ def describe(subject: str, /, *, common: Common = COMMON) -> int:
     Parameters
     ----------
     subject
-        A job, CLUSTER/NODE, or a whole id as `list` shows it.
+        A job (fleet name, CLUSTER/NATIVEID, CLUSTER/NAME, CLUSTER/NAMESPACE/NAME), CLUSTER/NODE, or a whole id.
     """
-    from clients import render, reports
+    from clients import render, reports, subjects
 
     screen = common.screen
 
     async def work(client: "Client") -> int:
-        seen = await reports.describe(client, subject)
+        seen = await reports.describe(client, await subjects.resolved(client, subject))
         screen.one(seen, name=seen.run.id if seen.run else subject, page=render.description(seen))
         return 0
 
@@ -87,17 +87,17 @@ def watch(
     Parameters
     ----------
     subject
-        A job, CLUSTER/NODE, or a whole id as `list` shows it.
+        A job (fleet name, CLUSTER/NATIVEID, CLUSTER/NAME, CLUSTER/NAMESPACE/NAME), CLUSTER/NODE, or a whole id.
     until_question
         End with exit 8 as soon as it waits for a person.
     """
-    from clients import runs
+    from clients import runs, subjects
     from clients.commands.following import follow_up, run_following
 
     screen = common.screen
 
     async def work(client: "Client") -> int:
-        found = await runs.needed(client, subject)
+        found = await runs.needed(client, await subjects.resolved(client, subject))
         return await follow_up(
             client, found.row.id, screen, page=True, timeout=timeout, until_question=until_question
         )
@@ -111,17 +111,18 @@ def cancel(subject: str, /, *, reason: Reason, timeout: Timeout = CANCEL_WAIT, c
     Parameters
     ----------
     subject
-        A job, CLUSTER/NODE, or a whole id as `list` shows it.
+        A job (fleet name, CLUSTER/NATIVEID, CLUSTER/NAME, CLUSTER/NAMESPACE/NAME), CLUSTER/NODE, or a whole id.
     """
-    from clients import names, runs
+    from clients import names, runs, subjects
     from clients.errors import CliError, Exit
     from clients.shapes import Ended
 
     screen, why = common.screen, f"{names.caller()}: {reason}"
 
     async def work(client: "Client") -> int:
+        meant = await subjects.resolved(client, subject)
         try:
-            end = await runs.cancel(client, subject, why, CANCEL_WAIT if timeout is None else timeout)
+            end = await runs.cancel(client, meant, why, CANCEL_WAIT if timeout is None else timeout)
         except runs.StillRunning as error:
             raise CliError(str(error), Exit.TIMEOUT) from error
         except runs.Unattended as asked:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from activities.backends.factory import make_backend
 from activities.backends.kubernetes.backend import KubernetesBackend
+from fleet.policy import Policy
 from fleet.policy_file import parse_policy
 
 OP = "inapodd"
 
 
-async def work(fleet: Path, cluster: str, node: str) -> dict[str, object]:
-    backend = make_backend(cluster, parse_policy(fleet.read_text(), str(fleet)), fleet.parent)
+async def work(policy: Policy, folder: Path, cluster: str, node: str) -> dict[str, object]:
+    backend = make_backend(cluster, policy, folder)
     assert isinstance(backend, KubernetesBackend)
     try:
         first = await anext(aiter(backend.watch()))
@@ -32,4 +33,6 @@ async def work(fleet: Path, cluster: str, node: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(work(Path(sys.argv[1]), sys.argv[2], sys.argv[3]))))  # noqa: T201 - the pod's log
+    file = Path(sys.argv[1])
+    seen = asyncio.run(work(parse_policy(file.read_text(), str(file)), file.parent, *sys.argv[2:]))
+    print(json.dumps(seen))  # noqa: T201 - the pod's log

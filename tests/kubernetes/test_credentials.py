@@ -123,9 +123,10 @@ async def test_a_token_that_was_renewed_is_taken_up_also_after_the_old_one_was_r
             await until(lambda: refused(backend.api), bool, 60)  # the apiserver remembers a good token for 10 s
             token.write_text(await bound_token(admin, "repair", "third"))
             await until(lambda: name_of(backend.api), lambda name: name.endswith(":repair"), 10)
-            await gamma.kubectl("label", "node", gamma.node(1), f"example.com/{tmp_path.name}=1")
-            assert len(await backend.nodes(60)) == 2
+            await gamma.kubectl("cordon", gamma.node(1))
+            await until(lambda: backend.nodes(60), lambda seen: any(facts.drained for facts in seen), 30)
         finally:
+            await gamma.kubectl("uncordon", gamma.node(1))
             await backend.close()
             await gamma.kubectl("delete", "secret", "first", "third", "-n", SPACE)
 

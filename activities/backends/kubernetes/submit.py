@@ -63,6 +63,8 @@ def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
     """The object to create. Raises InvalidInputError for what could never be taken, before anything exists."""
     if not re.match(NAME_PATTERN, spec.job):
         raise InvalidInputError(f"{spec.job!r} is no job name; letters, digits and . _ : - only")
+    if spec.options or spec.user:
+        raise InvalidInputError("options and a user are a batch scheduler's; write what is meant into the manifest")
     try:
         manifest = yaml.safe_load(spec.script)
     except yaml.YAMLError as error:
