@@ -77,6 +77,21 @@ def read_script(path: Path) -> str:
     return text
 
 
+def is_manifest(script: str) -> bool:
+    """A Kubernetes manifest, not a batch script."""
+    return not script.startswith("#!")
+
+
+def check_language(cluster: str, kind: str, spec: JobSpec) -> None:
+    """Raises CliError (usage) for a script that this kind of cluster does not read, and for options that it has not."""
+    if kind == "kubernetes" and not is_manifest(spec.script):
+        raise usage(f"{cluster} takes a manifest, such as a batch/v1 Job; this is a batch script")
+    if kind == "slurm" and is_manifest(spec.script):
+        raise usage(f"{cluster} takes a batch script; this is a Kubernetes manifest")
+    if is_manifest(spec.script) and (spec.options or spec.user):
+        raise usage("--option and --user are a batch scheduler's words; write it into the manifest")
+
+
 def comment_of(tokens: JobTokens) -> str:
     """The opt-in words of a job's comment. Raises CliError (usage) for a value that would not be read back."""
     words = {

@@ -85,14 +85,14 @@ def submit(
     fleet: Fleet = None,
     common: Common = COMMON,
 ) -> int:
-    """Submit a batch script and supervise the job for its whole life.
+    """Submit a batch script or a manifest and supervise the job for its whole life.
 
     Parameters
     ----------
     cluster
         Cluster to run on.
     script
-        Batch script in the scheduler's own language; begins with `#!`.
+        Batch script in the scheduler's own language, begins with `#!`; for Kubernetes a manifest of one job.
     wait
         Wait for the end, quietly.
     watch
@@ -110,7 +110,9 @@ def submit(
     spec, found, by, screen = words.spec(script), policy(fleet), caller(as_), common.screen
 
     async def work(client: "Client") -> int:
-        started = await jobs.submit(client, await checked_cluster(client, cluster, found), spec, by)
+        where = await checked_cluster(client, cluster, found)
+        jobs.check_language(where, found.cluster(where).kind if found else "", spec)
+        started = await jobs.submit(client, where, spec, by)
         if not (wait or watch) or screen.form != "json":
             screen.answer(started, name=started.id, text=f"{started.id} started: {started.text}")
         if wait or watch:

@@ -51,9 +51,18 @@ class Stage(RealStage):
         client = await connect(address, await make_namespace(address, namespace))
         return cls(client, folder, lab, await kubeconfig_of(lab, "repair"))
 
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Names of all that the worker works for."""
+        return (self.lab.name,)
+
+    def other_clusters(self) -> list[str]:
+        """Lines of the fleet file for clusters beside the lab's."""
+        return []
+
     def _write_policy(self, kubeconfig: Path) -> None:
         """Every step automatic."""
-        rows = ["version: 1", "clusters:", f"  {self.lab.name}:", "    kind: kubernetes"]
+        rows = ["version: 1", "clusters:", *self.other_clusters(), f"  {self.lab.name}:", "    kind: kubernetes"]
         rows += [f"    kubeconfig: {kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
         rows += [f"    check: {self.lab.place.check_pod(self.lab.name)}", "    power:"]
         for verb, words in self.lab.power().items():
@@ -72,9 +81,9 @@ class Stage(RealStage):
             unsigned_ok=True,
         )
         self._working.push_async_callback(runtime.close)
-        for worker in make_workers(runtime, (self.lab.name,), runbooks=True):
+        for worker in make_workers(runtime, self.clusters, runbooks=True):
             await self._working.enter_async_context(worker)
-        await start_watching(self.client, (self.lab.name,))
+        await start_watching(self.client, self.clusters)
 
     async def close(self) -> None:
         """Ends the worker and every runbook."""

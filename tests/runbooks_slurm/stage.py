@@ -48,6 +48,16 @@ ENDS_WITHIN = 180.0
 WRITES = ("update", "hold", "release", "requeuehold", "create", "delete", "reboot")
 
 
+def cluster_rows(lab: Cluster, *, power: bool = True) -> list[str]:
+    """A cluster's lines in the fleet file."""
+    hook = f"[{LAB}, --root, {lab.root}, power-%s, {lab.name}, '{{node}}']"
+    rows = [f"  {lab.name}:", "    kind: slurm", f"    conf: {lab.settings.conf}", "    transport: cli"]
+    rows += [f"    check: [{sys.executable}, {CHECK}, --expect, '{{gpus}}']", f"    checkpoint_roots: [{lab.work}]"]
+    if power:
+        rows += ["    power:", *(f"      '{word}': {hook % word}" for word in ("off", "on", "status"))]
+    return rows
+
+
 class Stage(RealStage):
     """One scenario's world."""
 
@@ -84,12 +94,7 @@ class Stage(RealStage):
         """Every step automatic, with the changes given."""
         rows = ["version: 1", "clusters:"]
         for lab in self.labs.values():
-            hook = f"[{LAB}, --root, {lab.root}, power-%s, {lab.name}, '{{node}}']"
-            rows += [f"  {lab.name}:", "    kind: slurm", f"    conf: {lab.settings.conf}", "    transport: cli"]
-            rows += [f"    check: [{sys.executable}, {CHECK}, --expect, '{{gpus}}']"]
-            rows += [f"    checkpoint_roots: [{lab.work}]"]
-            if power:
-                rows += ["    power:", *(f"      '{word}': {hook % word}" for word in ("off", "on", "status"))]
+            rows += cluster_rows(lab, power=power)
         all_modes = dict.fromkeys(map(str, Step), "auto") | dict(modes or {})
         rows += ["modes: {" + ", ".join(f"{k}: {v}" for k, v in all_modes.items()) + "}", "limits:"]
         rows += [f"  {k}: {v}" for k, v in (LIMITS | dict(limits or {})).items()]

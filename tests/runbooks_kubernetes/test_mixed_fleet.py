@@ -1,0 +1,161 @@
+"""One fleet file and one worker for a real Slurm cluster and a real Kubernetes cluster, side by side on one machine.
+
+Both live in the network namespace of the Kubernetes lab. A person speaks of jobs and nodes of both in the same words.
+"""
+
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from clients.embedded import ServerInfo
+from clients.errors import Exit
+from fleet.model import Phase
+from tests.clients.stage import XID_79, Ran
+from tests.kubernetes import lab as k8s
+from tests.require import missing
+from tests.runbooks_kubernetes.stage import Stage
+from tests.runbooks_slurm.stage import cluster_rows
+from tests.slurm import lab as slurm
+
+_numbers = itertools.count(1)
+JOB = "gamma/training/job1"
+"""A job on Kubernetes as a person names it."""
+
+
+class MixedStage(Stage):
+    """A Kubernetes stage with a Slurm cluster beside it."""
+
+    slurm: slurm.Cluster
+    """Set on the class before a stage is opened."""
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        return (self.slurm.name, self.lab.name)
+
+    def other_clusters(self) -> list[str]:
+        return cluster_rows(self.slurm)
+
+    async def job1(self, namespace: str = "training", **spec: object) -> None:
+        """A job that does not ask for supervision, of a name that others use too."""
+        made = self.lab.training_job("job1", **spec)
+        made["metadata"]["namespace"] = namespace
+        await self.lab.apply(made)
+
+
+@pytest.fixture
+async def mixed(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[MixedStage]:
+    """Three nodes each; nothing of either is left afterwards."""
+    for name, why in (("kubernetes", k8s.why_not()), ("slurm", slurm.why_not())):
+        if why is not None:
+            missing(name, why)
+    async with slurm.cluster("alpha", nodes=3, requeue=120) as alpha, k8s.cluster("gamma", nodes=3) as gamma:
+        MixedStage.slurm = alpha
+        namespace = f"mixed-{next(_numbers)}"
+        made = await MixedStage.open(temporal_server.address, tmp_path, namespace, gamma)
+        assert isinstance(made, MixedStage)
+        try:
+            await made.start_worker()
+            await gamma.kubectl("create", "namespace", "training")
+            yield made
+        finally:
+            await made.close()
+
+
+async def test_a_job_on_each_cluster_is_moved_at_the_same_time_and_both_names_are_understood(
+    mixed: MixedStage,
+) -> None:
+    spec = mixed.slurm.training_spec("first", tokens="gpu-runbooks.io/job=first")
+    first = await mixed.slurm.person_submit(spec)
+    await mixed.job1()
+    native_id = "job/training/job1"
+    await mixed.trains("first", 1)
+    await mixed.until(lambda: steps(mixed, native_id), "job1 trains")
+    assert not (await mixed.backend.job(native_id)).adopted
+
+    plan = await mixed.cli("start", "failover", JOB, "--reason", "a try", "--dry-run", "-o", "json")
+    assert plan.json["action"] == "failover_in_cluster", plan.err
+    ordered = await mixed.cli("start", "failover", JOB, "--reason", "it is slow there", "-o", "json")
+    assert ordered.code == 0, ordered.err
+    on_slurm = await mixed.slurm.backend.job(first)
+    sent = await mixed.cli("evidence", f"alpha/{on_slurm.nodes[1]}", "-", stdin=XID_79)
+    assert sent.code == 0, sent.err
+
+    job = ordered.json["id"].removeprefix("job/")
+    await mixed.trains("first", 2)
+    await mixed.trains(job, 2)
+    moved, again = await mixed.slurm.backend.job(first), await mixed.backend.job(native_id)
+    assert (moved.phase, moved.restarts) == (Phase.RUNNING, 1)
+    assert on_slurm.nodes[1] not in moved.nodes
+    assert (again.phase, again.restarts, again.held) == (Phase.RUNNING, 1, True)
+    assert await mixed.result(f"node/alpha/{on_slurm.nodes[1]}") == "repaired, checked and back at work"
+    await each_command_takes_the_name(mixed, job)
+
+
+async def steps(mixed: MixedStage, native_id: str) -> bool:
+    return (await mixed.backend.progress(native_id, 0)).saved is not None
+
+
+async def each_command_takes_the_name(mixed: MixedStage, job: str) -> None:
+    """Those that look, then those that end it."""
+    for name in (JOB, "gamma/job/training/job1", "gamma/job1", job):
+        shown = await mixed.cli("describe", name, "-o", "json")
+        assert shown.json["run"]["id"] == f"job/{job}", shown.err
+    assert (await mixed.cli("watch", JOB, "--timeout", "1s")).code == Exit.TIMEOUT
+    assert "step " in (await mixed.cli("logs", JOB)).out
+    assert (await mixed.cli("report", JOB, "-o", "json")).json[-1]["subject"] == f"job/{job}"
+    assert f"job/{job}" in (await mixed.cli("list", "--cluster", "gamma", "-o", "name")).out.split()
+    assert "adopted and held" in (await mixed.cli("doctor", JOB)).out
+    says(await mixed.cli("approve", JOB, "--reason", "x"), Exit.FAILED, f"no question of {JOB} is open")
+    says(await mixed.cli("start", "restart", JOB, "--reason", "x", "--dry-run"), Exit.DONE, "restart_in_place")
+    node = mixed.lab.node(3)
+    says(
+        await mixed.cli("start", "heal", f"gamma/{node}", "--reason", "x", "--dry-run"),
+        Exit.DONE,
+        f"node/gamma/{node}",
+    )
+    says(await mixed.cli("why", f"gamma/{node}"), Exit.DONE, node)
+
+    await mixed.job1("default", suspend=True)
+    for words in (("logs",), ("describe",), ("start", "failover", "--reason", "x")):
+        several = await mixed.cli(*words[:2], "gamma/job1", *words[2:])
+        says(several, Exit.USAGE, "2 jobs, choose one by its id", "gamma/job/default/job1", "gamma/job/training/job1")
+    says(await mixed.cli("logs", "job1"), Exit.USAGE, "2 jobs")
+    for command in ("logs", "describe", "watch", "report"):
+        says(await mixed.cli(command, "gamma/training/nope"), Exit.USAGE, "training/nope")
+        says(await mixed.cli(command, "delta/training/job1"), Exit.USAGE, "no cluster 'delta'", "alpha, gamma")
+    says(await mixed.cli("describe", "gamma/nope"), Exit.USAGE, "no runbook node/gamma/nope")
+    says(await mixed.cli("start", "heal", "gamma/nope", "--reason", "x"), Exit.USAGE, "no node 'nope' in gamma", node)
+
+    ended = await mixed.cli("cancel", JOB, "--reason", "enough", "-o", "json")
+    assert (ended.json["id"], ended.json["status"]) == (f"job/{job}", "cancelled"), ended.err
+    back = await mixed.cli("release", JOB, "--reason", "enough", "-o", "json")
+    assert back.json["subject"] == f"job/{job}", back.err
+    assert not (await mixed.backend.job("job/training/job1")).held
+
+
+def says(ran: Ran, code: int, *words: str) -> None:
+    assert ran.code == code, (ran.out, ran.err)
+    for word in words:
+        assert word in ran.out + ran.err, (word, ran.out, ran.err)
+
+
+async def test_a_manifest_is_submitted_to_its_cluster_by_the_same_command_as_a_script(mixed: MixedStage) -> None:
+    manifest, script = mixed.folder / "train.yaml", mixed.folder / "train.sh"
+    made = mixed.lab.training_job("sub-k")
+    made["metadata"]["namespace"] = "training"
+    manifest.write_text(yaml.safe_dump(made))
+    spec = mixed.slurm.training_spec("sub-s")
+    script.write_text(spec.script)
+    options = [f"--option={word}" for word in spec.options]
+    says(await mixed.cli("submit", "gamma", str(script)), Exit.USAGE, "gamma takes a manifest")
+    says(await mixed.cli("submit", "alpha", str(manifest)), Exit.USAGE, "alpha takes a batch script")
+    says(await mixed.cli("submit", "gamma", str(manifest), *options), Exit.USAGE, "write it into the manifest")
+    assert await mixed.runbooks() == {"watch/alpha", "watch/gamma"}, "nothing was started"
+    says(await mixed.cli("submit", "gamma", str(manifest), "--job", "sub-k"), Exit.DONE, "job/sub-k started")
+    says(await mixed.cli("submit", "alpha", str(script), "--job", "sub-s", *options), Exit.DONE, "job/sub-s started")
+    for job in ("sub-k", "sub-s"):
+        await mixed.trains(job, 1)
+    assert (await mixed.backend.job("job/training/sub-k")).phase is Phase.RUNNING
