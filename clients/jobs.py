@@ -83,7 +83,7 @@ def is_manifest(script: str) -> bool:
 
 
 def check_language(cluster: str, kind: str, spec: JobSpec) -> None:
-    """Raises CliError (usage) for a script that this kind of cluster does not read, and for options that it has not."""
+    """Raises CliError (usage) for a script that this kind of cluster does not read, or options that it has not."""
     if kind == "kubernetes" and not is_manifest(spec.script):
         raise usage(f"{cluster} takes a manifest, such as a batch/v1 Job; this is a batch script")
     if kind == "slurm" and is_manifest(spec.script):

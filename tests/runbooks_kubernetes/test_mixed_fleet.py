@@ -153,7 +153,7 @@ async def test_a_manifest_is_submitted_to_its_cluster_by_the_same_command_as_a_s
     says(await mixed.cli("submit", "gamma", str(script)), Exit.USAGE, "gamma takes a manifest")
     says(await mixed.cli("submit", "alpha", str(manifest)), Exit.USAGE, "alpha takes a batch script")
     says(await mixed.cli("submit", "gamma", str(manifest), *options), Exit.USAGE, "write it into the manifest")
-    assert await mixed.runbooks() == {"watch/alpha", "watch/gamma"}, "nothing was started"
+    assert not [name for name in await mixed.runbooks() if name.startswith("job/")], "nothing was started"
     says(await mixed.cli("submit", "gamma", str(manifest), "--job", "sub-k"), Exit.DONE, "job/sub-k started")
     says(await mixed.cli("submit", "alpha", str(script), "--job", "sub-s", *options), Exit.DONE, "job/sub-s started")
     for job in ("sub-k", "sub-s"):
