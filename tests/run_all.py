@@ -98,19 +98,19 @@ def _said_until(process: subprocess.Popen[str], limit: float) -> str:
     return process.communicate()[0] + f"\nkilled: it did not end in {limit:.0f} s"
 
 
-def rights_left_over(run: Run, used: Path) -> list[str]:
+def rights_left_over(run: Run, used: Path) -> tuple[str, ...]:
     """Says whether each right of deploy/kubernetes/rbac.yaml was used by a test, and names those that were not."""
     groups = {name for lane in LANES for name in lane if "kubernetes" in name}
     passed = {done.name for done in run.done if done.code == 0}
     if groups - passed or not used.exists():
         why = f"not passed: {', '.join(sorted(groups - passed))}" if groups - passed else "no Kubernetes lab ran"
         print(f"\n== rights that no test uses: not judged ({why})")
-        return []
-    left = used_rights.unused(used, used_rights.lab_release())
+        return ()
+    left, unseen = used_rights.judge(used, used_rights.lab_release())
     print(f"\n== rights that no test uses: {'none' if not left else ''}")
-    print(
-        "".join(f"{line}: take it out of rbac.yaml and rights.py, or test what needs it\n" for line in left), end=""
-    )
+    print("".join(f"{line}: take it out of rbac.yaml, or test what needs it\n" for line in left), end="")
+    if unseen:
+        print(f"not judged, for no cluster had them: {', '.join(unseen)}")
     return left
 
 

@@ -1,10 +1,17 @@
-"""Each right of rbac.yaml, taken away from an account of its own on a real apiserver: the doctor names it, alone."""
+"""Each right of rbac.yaml, taken away from an account of its own on a real apiserver: the doctor names it, alone.
+
+The apiserver serves the resources of all kinds of jobs, without their controllers: rights for a kind that a cluster
+has not are not asked for there.
+"""
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from activities.backends.kubernetes import kueue
 from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.kinds.all import ALWAYS, KINDS
 from activities.backends.kubernetes.settings import KubernetesSettings
 from fleet.policy_file import parse_policy
 from tests.kubernetes.accounts import account_with, kubeconfig_with
@@ -20,6 +27,7 @@ AT_ONCE = 4
 
 
 async def test_the_doctor_names_each_right_that_an_account_lacks_and_only_it(gamma: Cluster) -> None:
+    await serve_all_kinds(gamma)
     rights = granted()
     accounts = {f"without-{number}": right for number, right in enumerate(rights)}
     await make_accounts(gamma, {name: [r for r in rights if r != lost] for name, lost in accounts.items()})
@@ -35,10 +43,38 @@ async def test_the_doctor_names_each_right_that_an_account_lacks_and_only_it(gam
 
 
 async def test_an_account_with_every_right_lacks_none_and_one_without_any_lacks_all(gamma: Cluster) -> None:
+    await serve_all_kinds(gamma)
     await make_accounts(gamma, {"with-all": [*granted()], "with-none": []})
     tokens = await tokens_of(gamma, ["with-all", "with-none"])
     await until(lambda: lacking(gamma, "with-all", tokens["with-all"]), lambda found: not found, 20)
     assert await lacking(gamma, "with-none", tokens["with-none"]) == {str(right) for right in granted()}
+
+
+async def serve_all_kinds(cluster: Cluster) -> None:
+    """Definitions of the resources, and no more."""
+    resources = {
+        (kind.group, kind.plural): kind.api_version.partition("/")[2] for kind in KINDS if kind not in ALWAYS
+    }
+    resources[kueue.GROUP, "workloads"] = kueue.VERSIONS[0]
+    await cluster.apply(*(definition(group, plural, version) for (group, plural), version in resources.items()))
+    await cluster.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
+
+
+def definition(group: str, plural: str, version: str) -> dict[str, Any]:
+    """A CustomResourceDefinition that takes any object."""
+    shape = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    served = {"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": shape}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": plural, "singular": plural[:-1], "kind": plural.capitalize()},
+            "versions": [{**served, "subresources": {"status": {}}}],
+        },
+    }
 
 
 async def make_accounts(cluster: Cluster, accounts: dict[str, list[Granted]]) -> None:

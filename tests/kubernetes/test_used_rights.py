@@ -8,7 +8,7 @@ import pytest
 
 from activities.backends.kubernetes.rights import RIGHTS
 from tests.kubernetes.rbac import granted
-from tests.kubernetes.used_rights import VARIABLE, collect, unused, used_in
+from tests.kubernetes.used_rights import VARIABLE, collect, judge, used_in
 
 
 def event(verb: str, resource: str, role: str = "gpu-runbooks-act", decision: str = "allow", **more: str) -> str:
@@ -61,6 +61,19 @@ def test_what_several_clusters_used_is_added_up_and_the_rest_is_named(
             lines.append(event(g.verb, resource, g.role, apiGroup=g.group, subresource=sub))
         (folder / "log" / "audit.log").write_text("".join(lines))
         collect(folder)
-    assert unused(file, (1, 34)) == [f"{rights[-1].role}: {rights[-1]}"]
+    assert judge(file, (1, 34)) == ((f"{rights[-1].role}: {rights[-1]}",), ())
     newer = [g for g in granted() if g.since]
-    assert set(unused(file, (9, 0))) == {f"{g.role}: {g}" for g in (rights[-1], *newer)}
+    assert set(judge(file, (9, 0)).unused) == {f"{g.role}: {g}" for g in (rights[-1], *newer)}
+
+
+def test_rights_for_kinds_that_no_cluster_had_are_not_judged(tmp_path: Path) -> None:
+    file = tmp_path / "used"
+    file.write_text("".join(f"{g.role} {g}\n" for g in granted() if g.group in {"", "batch"}))
+    found = judge(file, (1, 34))
+    assert found.unused == ()
+    assert "jobset.x-k8s.io" in found.unseen
+    with file.open("a") as more:
+        more.write("gpu-runbooks-observe list jobsets.jobset.x-k8s.io\n")
+    seen = judge(file, (1, 34))
+    assert "jobset.x-k8s.io" not in seen.unseen
+    assert any(line.endswith("create jobsets.jobset.x-k8s.io") for line in seen.unused)

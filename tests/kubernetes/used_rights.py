@@ -1,7 +1,7 @@
 """Which granted rights the tests use, told by the audit logs of their apiservers.
 
 Each cluster of a run with `GPU_RUNBOOKS_USED_RIGHTS=FILE` adds what its accounts were allowed to do. When all groups
-of tests have ended, `unused(FILE)` names what rbac.yaml grants and nothing used.
+of tests have ended, `judge(FILE)` names what rbac.yaml grants and nothing used.
 """
 
 import json
@@ -9,7 +9,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from activities.backends.kubernetes.kinds.all import ALWAYS
 from tests.kubernetes.rbac import RBAC, granted
 
 MODULE = RBAC.parents[1] / "lab" / "k8s" / "kubernetes" / "go.mod"
@@ -56,7 +58,19 @@ def lab_release() -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def unused(file: Path, release: tuple[int, int]) -> list[str]:
+class Judgement(NamedTuple):
+    """What became of a run."""
+
+    unused: tuple[str, ...]
     """One line for each right that is granted, that an apiserver of this release asks for, and that nothing used."""
+    unseen: tuple[str, ...]
+    """API groups of job kinds that no cluster of the run had, so that nothing is said about rights in them."""
+
+
+def judge(file: Path, release: tuple[int, int]) -> Judgement:
+    """Reads what the run's clusters have written."""
     used = set(file.read_text(encoding="utf-8").splitlines())
-    return [f"{g.role}: {g}" for g in granted() if g.since <= release and f"{g.role} {g}" not in used]
+    here = {g.group for g in granted() if f"{g.role} {g}" in used} | {kind.group for kind in ALWAYS} | {""}
+    asked = [g for g in granted() if g.since <= release]
+    left = [f"{g.role}: {g}" for g in asked if g.group in here and f"{g.role} {g}" not in used]
+    return Judgement(tuple(left), tuple(sorted({g.group for g in asked} - here)))
