@@ -14,7 +14,7 @@ from clients.app import main, make_app
 from fleet.errors import InvalidInputError, RefusedError
 from fleet.policy import KubernetesCluster
 from fleet.policy_file import parse_policy
-from tests.kubernetes.lab import REPOSITORY, why_not
+from tests.kubernetes.lab import REPOSITORY, why_not, why_not_controllers
 from tests.require import missing
 from tests.slurm.lab import leftovers, short_folder
 from tests.workers.test_lab import runbook
@@ -29,7 +29,7 @@ from workers.main import COMMANDS
 @pytest.fixture
 def root() -> Iterator[Path]:
     """A short folder whose clusters are gone after the test, whatever it did."""
-    if (why := why_not()) is not None:
+    if (why := why_not() or why_not_controllers("jobset")) is not None:
         missing("kubernetes", why)
     folder = short_folder()
     yield folder
@@ -43,7 +43,8 @@ def root() -> Iterator[Path]:
 @pytest.mark.kubernetes
 def test_two_clusters_come_up_are_seen_broken_and_go_without_a_trace(root: Path, tmp_path: Path) -> None:
     place = ("--root", str(root))
-    up = runbook("lab", "k8s", "up", *place, "--nodes", "1", "--gpus", "4", "--fake-nodes", "5", folder=tmp_path)
+    words = ("--nodes", "1", "--gpus", "4", "--fake-nodes", "5", "--controllers", "jobset")
+    up = runbook("lab", "k8s", "up", *place, *words, folder=tmp_path)
     assert up.returncode == 0, up.stderr
     fleet = tmp_path / "state" / "fleet.yaml"
     policy = parse_policy(fleet.read_text(), str(fleet))
@@ -56,7 +57,7 @@ def test_two_clusters_come_up_are_seen_broken_and_go_without_a_trace(root: Path,
     links = runbook("lab", "shell", *place, "--", "ip", "-o", "link", folder=tmp_path).stdout.splitlines()
     assert {line.split()[1].partition("@")[0].rstrip(":") for line in links} == {"lo", "lab0n1", "lab1n1"}
 
-    for event in (("crash", "gamma-n1"), ("freeze-apiserver",)):
+    for event in (("crash", "gamma-n1"), ("kill-controller", "jobset"), ("freeze-apiserver",)):
         done = runbook("lab", "k8s", "event", "gamma", *event, *place, folder=tmp_path)
         assert done.returncode == 0, done.stderr
     seen = {
@@ -68,6 +69,7 @@ def test_two_clusters_come_up_are_seen_broken_and_go_without_a_trace(root: Path,
     ]
     assert [(n["node"], n["power"], n["kubelet"]) for n in seen["gamma"]["nodes"]] == [("gamma-n1", "off", False)]
     assert (seen["gamma"]["answers"], seen["gamma"]["frozen"], seen["delta"]["fake_nodes"]) == (False, True, 5)
+    assert [seen[cluster]["daemons"]["jobset"] for cluster in ("gamma", "delta")] == [False, True]
 
     again = runbook("lab", "k8s", "up", *place, folder=tmp_path)
     assert "gamma: runs already, left as it is" in again.stdout
