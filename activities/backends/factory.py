@@ -54,6 +54,7 @@ def _kubernetes(cluster: str, settings: KubernetesCluster, policy: Policy) -> Cl
             power_off=power.off if power else None,
             power_on=power.on if power else None,
             power_status=power.status if power else None,
+            roots=settings.checkpoint_roots,
             check=settings.check,
             device_plugin=DevicePlugin(**plugin.model_dump()) if plugin else None,
             node_down_after=settings.node_down_after,

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from activities.backends.slurm.progress import TAIL, read_tail, stdout_of
+from activities.backends.slurm.progress import read_tail_of, stdout_of
+from activities.backends.tail import TAIL
 from activities.backends.training_log import keep_first, parse_progress
 from fleet.model import Progress
 
@@ -48,7 +49,7 @@ def test_only_a_bounded_tail_is_read_and_the_beginning_is_remembered(tmp_path: P
     path = tmp_path / "out"
     body = "".join(f"step {n}/99999 loss 0.5 t=1700000000 gen=0.0 rank=0\n" for n in range(21, 40000))
     path.write_text("resumed from step 20 gen=0.0\n" + body)
-    text = read_tail(str(path), "root" if os.geteuid() == 0 else os.environ["USER"])
+    text = read_tail_of(str(path), "root" if os.geteuid() == 0 else os.environ["USER"])
     assert len(text) <= TAIL
     seen = parse_progress(text, 0)
     assert seen.step == 39999
@@ -61,12 +62,12 @@ def test_what_is_no_plain_file_of_the_jobs_user_reads_as_nothing(tmp_path: Path)
     me = "root" if os.geteuid() == 0 else os.environ["USER"]
     (tmp_path / "out").write_text("secret")
     os.mkfifo(tmp_path / "fifo")
-    assert read_tail(str(tmp_path / "out"), me) == "secret"
-    assert read_tail(str(tmp_path / "out"), "nobody") == ""
-    assert read_tail(str(tmp_path / "out"), "no-such-user") == ""
-    assert read_tail(str(tmp_path / "fifo"), me) == ""
-    assert read_tail(str(tmp_path), me) == ""
-    assert read_tail(str(tmp_path / "missing"), me) == ""
+    assert read_tail_of(str(tmp_path / "out"), me) == "secret"
+    assert read_tail_of(str(tmp_path / "out"), "nobody") == ""
+    assert read_tail_of(str(tmp_path / "out"), "no-such-user") == ""
+    assert read_tail_of(str(tmp_path / "fifo"), me) == ""
+    assert read_tail_of(str(tmp_path), me) == ""
+    assert read_tail_of(str(tmp_path / "missing"), me) == ""
 
 
 def test_a_comment_cannot_name_the_output_file() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from activities.backends.kubernetes import kueue
+from activities.backends.kubernetes import kueue, reboot_node
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.kinds.all import ALWAYS, KINDS
 from activities.backends.kubernetes.kinds.base import JobKind
@@ -63,8 +63,13 @@ class Installed:
         wanted = [one for one, is_there in zip(wanted, there, strict=True) if is_there]
         answers = await asyncio.gather(*(self._why_not(path) for _, _, path in wanted))
         readable = {(one[0], one[1]) for one, why in zip(wanted, answers, strict=True) if not why}
+        served = [(api_version.partition("/")[0], plural) for api_version, plural, _ in wanted]
+        if reboot_node.VERSION in has.get(reboot_node.GROUP, ()) and await self._has(
+            f"{reboot_node.GROUP}/{reboot_node.VERSION}", reboot_node.PLURAL
+        ):
+            served.append((reboot_node.GROUP, reboot_node.PLURAL))
         return Found(
-            served=frozenset((api_version.partition("/")[0], plural) for api_version, plural, _ in wanted),
+            served=frozenset(served),
             words=frozenset(k.word for k in asked if (k.api_version, k.plural) in readable),
             kueue=version if (f"{kueue.GROUP}/{version}", "workloads") in readable else "",
             unreadable=tuple(why for why in answers if why),

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 
-from activities.backends.kubernetes import marks
+from activities.backends.kubernetes import marks, reboot_node
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.marks import Isolation
 from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
@@ -176,7 +176,8 @@ class NodeOrders:
     # -- reboot
 
     async def reboot(self, node: str, op: str) -> NodeFacts:
-        """A power cycle by the hook. How far it has got is written on the node: asked again, it goes on there."""
+        """A power cycle by the hook, else by NVSentinel's janitor. How far it has got is written on the node: asked
+        again, it goes on there."""
         facts = await self.view.node(node)
         if facts.op != op:
             owner = f"isolated by {facts.op}" if facts.op else "not isolated by this runbook"
@@ -186,17 +187,32 @@ class NodeOrders:
             return facts  # this very order: it has booted since
         asked = mark.reboot_from == facts.boot and time.time() - mark.reboot_at < REBOOT_WITHIN
         if not asked:
-            if not self.power.has_power:
-                raise RefusedError("this cluster has no power hook; set `power` in fleet.yaml, or reboot it by hand")
+            janitor = (reboot_node.GROUP, reboot_node.PLURAL) in (await self.view.installed.now()).served
+            if not (self.power.has_power or janitor):
+                raise RefusedError(
+                    "this cluster has neither a power hook nor NVSentinel's RebootNode; set `power` in fleet.yaml, "
+                    "or reboot it by hand"
+                )
             if not facts.responding:
                 raise RefusedError(f"{node} does not answer, so nothing would end its work in order; power-cycle it")
             await self._note(node, op, reboot_from=facts.boot, reboot_at=time.time(), power_was_off=False)
-            await self.tell(node, "Rebooting", reason_text(op, "power cycle ordered"))
+            how = "power cycle ordered" if self.power.has_power else "asked NVSentinel for a RebootNode"
+            await self.tell(node, "Rebooting", reason_text(op, how))
+        if not self.power.has_power:
+            await self._by_janitor(node, op, facts.boot)
+            return await self.view.node(node)
         if not (asked and mark.power_was_off):
             await self.power.power_off(node)
             await self._note(node, op, power_was_off=True)
         await self.power.power_on(node)
         return await self.view.node(node)
+
+    async def _by_janitor(self, node: str, op: str, boot: str) -> None:
+        try:
+            await reboot_node.order_reboot(self.api, node, op, boot)
+        except RefusedError:
+            await self._note(node, op, reboot_from="")
+            raise
 
     async def _note(self, node: str, op: str, **fields: object) -> None:
         def decide(record: NodeRecord, _: list[Raw]) -> Raw | None:

@@ -1,6 +1,8 @@
-"""An attempt's own output: its last steps, and its last words, from its pods' logs through the apiserver.
+"""An attempt's own output: its last steps, and its last words.
 
-A log goes with its pod's object, so what an attempt said is remembered by this process.
+From the shared file that the job names (`gpu-runbooks.io/log`), which outlives its pods; else from the annotation
+`gpu-runbooks.io/progress` of a pod; else from its pods' logs through the apiserver. A log goes with its pod's object,
+so what an attempt said is remembered by this process.
 """
 
 import asyncio
@@ -9,6 +11,7 @@ from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.jobview import JobRecord
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.view import ClusterView
+from activities.backends.tail import read_tail_below
 from activities.backends.training_log import keep_first, parse_progress
 from fleet.errors import FleetError
 from fleet.model import Progress
@@ -62,6 +65,11 @@ class Outputs:
                 return record
         record = await self.view.job(native_id)
         return record if record.objects else None
+
+    async def _file(self, record: JobRecord) -> str:
+        """End of the shared file that the job names, all attempts; empty where it names none that may be read."""
+        path, roots = record.job.tokens.log, self.view.settings.roots
+        return await asyncio.to_thread(read_tail_below, path, roots) if path and roots else ""
 
     async def _log(self, pod: PodRecord, lines: int) -> str | None:
         """None when it cannot be had: the node is away, or the pod is gone."""

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.marks import GATE, GENERATION, ISOLATED, PROOF, Isolation, isolation_of
+from activities.backends.kubernetes.marks import GATE, GENERATION, ISOLATED, PROGRESS, PROOF, Isolation, isolation_of
 from fleet.model import NodeCondition, Value
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -71,6 +71,8 @@ class PodRecord(Value):
     """Why it was evicted, preempted or otherwise taken away: whatever code it ends with, its work is not done."""
     ours: bool = False
     """Carries our finalizer."""
+    progress: str = ""
+    """What its owner wrote into the annotation `gpu-runbooks.io/progress`."""
     gated: bool = False
     """It waits for us to place it."""
     containers: tuple[str, ...] = ()
@@ -176,6 +178,7 @@ def pod_record(raw: Raw, resource: str) -> PodRecord:
         finished=seconds(end.get("finishedAt")) or None,
         node_lost=disruption.get("reason") in _LOST or status.get("reason") == "NodeLost",
         disruption=str(disruption.get("reason", "")),
+        progress=str(notes.get(PROGRESS, ""))[:500],
         gated=any(g["name"] == GATE for g in spec.get("schedulingGates") or []),
         ours=PROOF in meta.get("finalizers", []),
         containers=tuple(c["name"] for c in spec.get("containers", [])),

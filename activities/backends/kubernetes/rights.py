@@ -7,6 +7,8 @@ from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.kinds.all import ALWAYS, KINDS
 from activities.backends.kubernetes.kueue import GROUP
 from activities.backends.kubernetes.outcomes import Outcome, error_of_read
+from activities.backends.kubernetes.reboot_node import GROUP as JANITOR
+from activities.backends.kubernetes.reboot_node import PLURAL
 
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -49,6 +51,10 @@ RIGHTS = (
     Right("get", "pods/exec", "no checkpoint is asked for before a stop (1.34 and before)"),
     Right("create", "pods/exec", "no checkpoint is asked for before a stop (1.35 and later)"),
     Right("patch", "nodes", _NODES),
+    *(
+        Right(verb, PLURAL, "no node is rebooted where the cluster has no power hook", JANITOR, True)
+        for verb in ("create", "get")
+    ),
     Right("create", "pods", "no check pod runs, so no repaired node comes back"),
     Right("create", "events", "nobody reads in `kubectl describe node` what was done"),
 )

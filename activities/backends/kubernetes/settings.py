@@ -25,6 +25,9 @@ class KubernetesSettings(Value):
     power_on: tuple[str, ...] | None = None
     power_status: tuple[str, ...] | None = None
     """Argument list with `{node}`; its first word on standard output is `on` or `off`."""
+    roots: tuple[str, ...] = ()
+    """Absolute folders that this worker may read below, such as a shared file system; logs that jobs name elsewhere
+    are not read."""
     check: str | None = None
     """Absolute path of a Pod manifest with `{gpus}` and `{node}`; it prints a JSON line {"ok", "gpus", "detail"}."""
     check_seconds: float = 900.0

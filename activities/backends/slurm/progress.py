@@ -6,19 +6,15 @@ job's own user: the worker may read more than the user may.
 """
 
 import asyncio
-import os
 import pwd
 import re
-import stat
 
 from activities.backends.slurm.commands import Commands
 from activities.backends.slurm.view import ClusterView
+from activities.backends.tail import read_tail
 from activities.backends.training_log import keep_first, parse_progress
 from fleet.errors import NotFoundError
 from fleet.model import NativeJob, Phase, Progress
-
-TAIL = 1 << 20
-"""Bytes that are read from the end; 16,000 lines of a training step."""
 
 
 class Outputs:
@@ -34,7 +30,7 @@ class Outputs:
         job, path = await self._file_of(native_id)
         if path is None:
             return Progress()
-        seen = parse_progress(await asyncio.to_thread(read_tail, path, job.user), restarts)
+        seen = parse_progress(await asyncio.to_thread(read_tail_of, path, job.user), restarts)
         known = self._first.get((job.fingerprint, restarts), Progress())
         merged = keep_first(known, seen)
         self._first[(job.fingerprint, restarts)] = merged
@@ -44,7 +40,7 @@ class Outputs:
         job, path = await self._file_of(native_id)
         if path is None:
             return ()
-        text = await asyncio.to_thread(read_tail, path, job.user)
+        text = await asyncio.to_thread(read_tail_of, path, job.user)
         return tuple(text.splitlines()[-max(lines, 0) :]) if lines > 0 else ()
 
     async def _file_of(self, native_id: str) -> tuple[NativeJob, str | None]:
@@ -73,23 +69,9 @@ def stdout_of(text: str) -> str:
     return str(found[-1]).strip() if found else ""
 
 
-def read_tail(path: str, user: str, size: int = TAIL) -> str:
-    """The last bytes of the file, from the start of a line on; empty when it is missing, foreign or no plain file."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode) or not owned_by(status.st_uid, user):
-            return ""
-        begin = max(0, status.st_size - size)
-        data = os.pread(handle, size, begin)
-    finally:
-        os.close(handle)
-    if begin:
-        data = data.partition(b"\n")[2]
-    return data.decode(errors="replace")
+def read_tail_of(path: str, user: str) -> str:
+    """The end of the user's own file; empty when it is missing, foreign or no plain file."""
+    return read_tail(path, lambda status: owned_by(status.st_uid, user))
 
 
 def owned_by(uid: int, user: str) -> bool:
