@@ -1,4 +1,4 @@
-"""A cluster without a power hook of ours, and with NVSentinel: its janitor reboots. The janitor here is a stand-in, its
+"""A cluster without a power hook of ours and with NVSentinel, whose janitor reboots. The janitor is a stand-in; its
 objects, our account and the node are real."""
 
 import asyncio
@@ -97,9 +97,7 @@ async def test_without_hook_and_crd_a_reboot_is_refused_and_with_the_crd_it_is_p
         with pytest.raises(RefusedError, match="manual mode"):
             await backend.reboot(node, OP)
         await at_work
-        assert (await backend.node(node)).state is NodeState.DRAINED, (
-            "a refused order leaves it isolated, not rebooting"
-        )
+        assert (await backend.node(node)).state is NodeState.DRAINED, "it is not rebooting"
         await gamma.kubectl("delete", "rebootnodes", "--all")
 
         at_work = asyncio.create_task(janitor.work(manual=False))

@@ -77,9 +77,7 @@ class KubernetesBackend:
         picture = await self.view.picture(0)
         notes = []
         if not self.has_power:
-            notes.append(
-                "no power hook: nodes are fenced by hand, and rebooted by NVSentinel's RebootNode or by hand"
-            )
+            notes.append("no power hook: nodes are fenced by hand, and rebooted by hand or NVSentinel")
         if not any(node.gpus_declared for node in picture.nodes.values()):
             notes.append(f"no node offers {self.settings.gpu_resource}")
         if self.settings.check is None:

@@ -6,6 +6,7 @@ so what an attempt said is remembered by this process.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.jobview import JobRecord
@@ -36,19 +37,27 @@ class Outputs:
             return Progress()
         key = (record.job.fingerprint, restarts)
         known = self._first.get(key, Progress())
-        for pod in record.speakers(restarts):
-            text = await self._log(pod, WHOLE if known == Progress() else TAIL)
-            seen = parse_progress(text or "", None)
+        async for seen in self._said(record, restarts, WHOLE if known == Progress() else TAIL):
             if seen != Progress():
                 known = self._first[key] = keep_first(known, seen)
                 break
         return known
+
+    async def _said(self, record: JobRecord, restarts: int, lines: int) -> AsyncIterator[Progress]:
+        """What each source says, the cheap ones first."""
+        yield parse_progress(await self._file(record), restarts)
+        for pod in record.attempt(restarts):
+            yield parse_progress(pod.progress, None)
+        for pod in record.speakers(restarts):
+            yield parse_progress(await self._log(pod, lines) or "", None)
 
     async def log_tail(self, native_id: str, lines: int) -> tuple[str, ...]:
         """Of the newest attempt that has said anything, all ranks, rank by rank."""
         record = await self._record(native_id)
         if record is None or lines <= 0:
             return ()
+        if text := await self._file(record):
+            return tuple(text.splitlines()[-lines:])
         newest = {record.newest.generation} if record.helpers else set()
         for number in sorted(newest | {p.generation for p in record.pods}, reverse=True):
             pods = record.speakers(number)
