@@ -36,7 +36,7 @@ async def test_it_outlives_a_lost_gpu_a_lost_node_an_eviction_and_a_runbook_that
 
 
 async def is_mended_by_kuberay(stage: Stage, native_id: str) -> None:
-    """An evicted pod of a RayJob is made again by KubeRay within the attempt. The program cannot take a rank back into
+    """KubeRay makes an evicted pod again within the attempt. The program cannot take a rank back into
     a running attempt (Ray Train can), so a person orders another."""
     before = await stage.backend.job(native_id)
     await stage.held_and_saved(native_id)
