@@ -45,16 +45,16 @@ async def stage(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[St
 
 @pytest.fixture(scope="module")
 def lab(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three nodes with 8 GPUs each and the module's `CONTROLLERS`, for the module; with Kueue a queue of all GPUs."""
+    """Four nodes with 8 GPUs each and the module's `CONTROLLERS`, for the module; with Kueue a queue of all GPUs."""
     controllers = request.module.CONTROLLERS
     if (why := why_not() or why_not_controllers(*controllers)) is not None:
         missing("kubernetes", why)
     with asyncio.Runner() as runner:
-        opened = cluster("gamma", nodes=3, controllers=controllers)
+        opened = cluster("gamma", nodes=4, controllers=controllers)
         made = runner.run(opened.__aenter__())
         try:
             if "kueue" in controllers:
-                runner.run(made.apply(*kinds.queue(24)))
+                runner.run(made.apply(*kinds.queue(32)))
             yield made
         finally:
             runner.run(opened.__aexit__(None, None, None))
