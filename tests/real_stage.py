@@ -91,6 +91,10 @@ class RealStage:
         """Ids of all that ever ran here."""
         return {row.id async for row in self.client.list_workflows()}
 
+    async def running(self) -> set[str]:
+        """Ids of those that run now."""
+        return {row.id async for row in self.client.list_workflows('ExecutionStatus="Running"')}
+
     async def stories(self) -> str:
         """What every runbook told, for a failure."""
         lines = []

@@ -14,10 +14,12 @@ from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.progress import LOG_LIMIT
 from activities.backends.kubernetes.settings import KubernetesSettings
+from activities.backends.kubernetes.writes import TRIES
 from fleet.errors import PermanentError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX
 from fleet.model import NativeJob, Phase, Progress, ReceiptGrade
 from fleet.orders import StartOrder, StopQuery
+from fleet.waves import wave_op
 from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.lab import NODE_GRACE, Cluster
 from tests.slurm.waiting import until
@@ -159,6 +161,39 @@ async def test_a_second_writer_on_the_same_node_loses_no_taint_and_ours_is_set(
     left = {t["key"] for t in (await gamma.get("node", node))["spec"].get("taints", [])}
     assert left - {"node.kubernetes.io/unschedulable"} == {"example.com/theirs", "example.com/later"}
     await gamma.kubectl("taint", "node", node, "example.com/theirs-", "example.com/later-")
+
+
+async def test_many_nodes_are_isolated_with_one_list_and_one_patch_each_beside_a_second_writer(
+    gamma: Cluster, backend: KubernetesBackend
+) -> None:
+    await gamma.lab("fake-nodes", "40")
+    nodes = [f"gamma-f{n}" for n in range(1, 41)]
+    ops = {node: wave_op("gamma", node, "test/1") for node in nodes}
+    scribbling = [asyncio.create_task(_scribble(KubeApi(gamma.name, backend.settings), node)) for node in nodes[:2]]
+    try:
+        before = dict(backend.api.calls)
+        found = await backend.isolate_many(ops, "XID 79", _go)
+        calls = dict(backend.api.calls)
+    finally:
+        for task in scribbling:
+            task.cancel()
+        await asyncio.gather(*scribbling, return_exceptions=True)
+    assert (set(found.marked), dict(found.left)) == (set(nodes), {})
+    assert len(nodes) <= calls["PATCH"] - before.get("PATCH", 0) <= len(nodes) + 2 * TRIES
+    raws = {n["metadata"]["name"]: n for n in (await gamma.get("nodes"))["items"]}
+    for node in nodes:
+        taints = {t["key"]: t.get("value") for t in raws[node]["spec"]["taints"]}
+        assert taints[marks.ISOLATED] == ops[node]
+        assert "kwok.x-k8s.io/node" in taints
+    again = await backend.isolate_many(ops, "XID 79", _go)
+    assert set(again.marked) == set(nodes)
+    assert backend.api.calls["PATCH"] == calls["PATCH"], "what is marked is not written again"
+    assert backend.api.calls["GET"] - calls["GET"] == 1
+    await gamma.kubectl("delete", "nodes", "-l", "type=kwok")
+
+
+async def _go(done: int) -> None:
+    """Lets every write pass."""
 
 
 async def _scribble(api: KubeApi, node: str) -> None:

@@ -65,6 +65,25 @@ async def test_a_guard_keeps_its_freeze_and_its_leases_and_shows_no_gap(forgetfu
     await stage.record("guard/alpha", "guard-begun-anew")
 
 
+async def test_a_guard_carries_its_wave_into_its_next_run(forgetful: Stage) -> None:
+    """Repairs go on in order, each node is isolated once, and its runbook still finds the wave's mark."""
+    stage = forgetful
+    stage.write_policy(limits={"wave_from": "2", "nodes_isolated_percent": '"100%"', "nodes_out": "1"})
+    guard = stage.handle("guard/alpha")
+    await stage.until(lambda: stage.runs("guard/alpha"), "the guard runs")
+    first = await run_id(guard)
+    nodes = [f"alpha{n}" for n in range(1, 5)]
+    lines = [(node, stage.faults.gpu_lost(node)) for node in nodes]
+    await stage.tell(*(e for node, line in lines for e in stage.parsed(node, line)))
+    for node in nodes:
+        assert "back at work" in await stage.result(f"node/alpha/{node}")
+        assert stage.ops(target=node) == ["isolate", "reboot", "check", "release"]
+    assert await _is_another(guard, first)
+    done = (await stage.view("guard/alpha")).wave
+    assert done is not None
+    assert (done.nodes, done.isolated, done.left) == (4, 4, 0)
+
+
 async def _watch_memo(guard: Handle, gaps: list[str], ended: asyncio.Event) -> None:
     """Reads the freeze as workers do, as often as it can."""
     while not ended.is_set():
