@@ -45,7 +45,8 @@ class Judged(Value):
 
     node: str
     fault: FaultClass
-    title: str
+    why: str
+    """The verdict's title without the place: equal for all nodes with the same fault."""
 
 
 class NodesJudged(Value):

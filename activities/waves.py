@@ -14,6 +14,7 @@ from activities.search import typed
 from fleet import attributes
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Evidence, Verdict
+from fleet.faults.readings import where
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, guard_workflow_id, node_workflow_id
 from fleet.runbooks import GuardInput, Runbook, Signal
 from fleet.waves import wave_op
@@ -95,17 +96,15 @@ class WaveControlActivities(Owner):
         history = await store.evidence_of_nodes(arg.cluster, nodes, now - HISTORY_SECONDS)
         tables = self.runtime.tables()
         verdicts: dict[str, Verdict] = {}
+        judged: list[wave_api.Judged] = []
         for node in nodes:
             told = [e for e in arg.evidence if e.node == node]
             keys = {e.key for e in told}
             before = [e for e in history.get(node, ()) if e.key not in keys]
-            verdicts[node] = classify(told, history=before, tables=tables, now=now)
+            verdict = verdicts[node] = classify(told, history=before, tables=tables, now=now)
+            judged.append(wave_api.Judged(node=node, fault=verdict.fault, why=_placeless(verdict, told)))
         await store.save_verdicts({node_workflow_id(arg.cluster, node): v for node, v in verdicts.items()})
-        return wave_api.NodesJudged(
-            nodes=tuple(
-                wave_api.Judged(node=node, fault=v.fault, title=v.title or v.rule) for node, v in verdicts.items()
-            )
-        )
+        return wave_api.NodesJudged(nodes=tuple(judged))
 
     @implements(wave_api.REQUEST_WAVE)
     async def request_wave(self, arg: wave_api.WaveIn) -> api.Nothing:
@@ -136,3 +135,11 @@ class WaveControlActivities(Owner):
             )
             await start_heal(self.runtime.client, request)
         return api.Nothing()
+
+
+def _placeless(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
+    """The verdict's title without node and GPU: equal for all nodes with the same fault."""
+    title = verdict.title
+    for place in filter(None, map(where, evidence)):
+        title = title.replace(place, "", 1)
+    return title or verdict.rule

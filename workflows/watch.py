@@ -261,7 +261,7 @@ class WatchCluster(Book):
         return tuple(e for e in stamped if e.key not in self.seen)
 
     async def _sick_of(self, found: tuple[Evidence, ...]) -> dict[str, list[str]]:
-        """Title of the verdict -> nodes with a hardware fault."""
+        """What is wrong, in words -> the nodes."""
         sick: dict[str, list[str]] = {}
         for piece in _pieces(found):
             judged = await self.act(
@@ -271,7 +271,7 @@ class WatchCluster(Book):
             )
             for one in judged.nodes:
                 if one.fault is FaultClass.HARDWARE:
-                    sick.setdefault(one.title, []).append(one.node)
+                    sick.setdefault(one.why, []).append(one.node)
         return sick
 
     async def _tell_jobs_of(self, routed: tuple[Evidence, ...], seen: wave_api.NodesSeen) -> None:

@@ -379,8 +379,9 @@ class Waves(Book):
                     )
                 except StepFailed as failed:
                     self.tell(f"not told on the nodes themselves: {failed}")
-                now = self.waves[number]
-                self.waves[number] = now.model_copy(update={"untold": now.untold[len(batch) :]})
+                if now := self.waves.get(number):  # all of it may have been taken out meanwhile
+                    left = tuple(node for node in now.untold if node not in batch)
+                    self.waves[number] = now.model_copy(update={"untold": left})
         self._tidy()
 
     # -- ends
