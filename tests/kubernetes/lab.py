@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import functools
 import json
 import os
 import re
@@ -31,14 +32,16 @@ _LEADS_OUT = r"(?!(lo|lab\d+n\d|veth[0-9a-f]+|tunl0|sit0|ip6tnl0|gre0|gretap0|er
 _CLONE_NEWNET = 0x40000000
 
 
+@functools.cache
 def why_not() -> str | None:
-    """One sentence when the lab cannot start here; None when it can. Builds nothing."""
+    """One sentence when the lab cannot start here; None when it can. Builds nothing; asked once."""
     if os.geteuid() != 0:
         return "the Kubernetes lab needs root"
     done = subprocess.run([LAB, "check"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return None if done.returncode == 0 else done.stderr.strip().replace("k8s_lab: ", "")
 
 
+@functools.cache
 def why_not_controllers(*names: str) -> str | None:
     """The same for these controllers of job kinds, which are built by name."""
     words = [sys.executable, str(BUILD), "--check", *names]
