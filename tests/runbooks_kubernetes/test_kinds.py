@@ -1,6 +1,8 @@
 """Jobs of other kinds on their real controllers: whatever happens to one, it trains on elsewhere, and never with more
 ranks than one attempt has."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from fleet.model import NativeJob, Phase, ReceiptGrade
@@ -18,14 +20,19 @@ FENCED = {ReceiptGrade.POWER_OFF, ReceiptGrade.BOOT_CHANGED}
 async def test_it_outlives_a_lost_gpu_a_lost_node_an_eviction_and_a_runbook_that_is_cancelled(
     shared: Stage, kind: Kind
 ) -> None:
-    native_id = await shared.apply("train", kind=kind)
-    async with looking(shared, "train") as seen:
-        await shared.trains("train", 1)
-        await shared.held_and_saved(native_id)
-        await loses_a_gpu(shared, native_id)
-        await loses_a_node(shared, native_id)
-        await is_evicted(shared, native_id)
-        await is_cancelled_half_way(shared, native_id)
+    await outlives_everything(shared, kind, is_evicted)
+
+
+async def outlives_everything(stage: Stage, kind: Kind, evicted: Callable[[Stage, str], Awaitable[None]]) -> None:
+    """One job of that kind, and all that may happen to it. `evicted`: what happens when a pod of it is."""
+    native_id = await stage.apply("train", kind=kind)
+    async with looking(stage, "train") as seen:
+        await stage.trains("train", 1)
+        await stage.held_and_saved(native_id)
+        await loses_a_gpu(stage, native_id)
+        await loses_a_node(stage, native_id)
+        await evicted(stage, native_id)
+        await is_cancelled_half_way(stage, native_id)
     assert {frozenset({number}) for number in range(4)} <= seen
     assert all(len(together) < 2 for together in seen)
 

@@ -1,15 +1,20 @@
-"""Where a PyTorchJob's conditions mislead, on the real training operator (trouble cases PC-K06 and PC-K08)."""
+"""A PyTorchJob on the real training operator (`make test-kinds`), also where its conditions mislead (trouble cases
+PC-K06 and PC-K08)."""
 
 import pytest
 
 from fleet.model import Phase
 from tests.runbooks_kubernetes.kinds import PYTORCH_JOB
 from tests.runbooks_kubernetes.stage import Stage
-from tests.runbooks_kubernetes.test_kinds import evict
+from tests.runbooks_kubernetes.test_kinds import evict, is_evicted, outlives_everything
 from tests.runbooks_kubernetes.test_lost_gpu import looking
 
 pytestmark = pytest.mark.kinds
 CONTROLLERS = ("training-operator",)
+
+
+async def test_it_outlives_a_lost_gpu_a_lost_node_an_eviction_and_a_runbook_that_is_cancelled(shared: Stage) -> None:
+    await outlives_everything(shared, PYTORCH_JOB, is_evicted)
 
 
 async def test_a_job_that_its_controller_restarts_by_exit_codes_is_refused_with_the_field(shared: Stage) -> None:
