@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from fleet.decision import Decision, DecisionInput
+from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Value
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
@@ -160,6 +161,14 @@ class Check(Value):
     suite: str = "quick"
 
 
+class Evacuate(Value):
+    """One pass over what is on the node beside the supervised jobs."""
+
+    cluster: str
+    node: str
+    order: EvacuationOrder
+
+
 class EvidenceIn(Value):
     cluster: str
     evidence: tuple[Evidence, ...] = ()
@@ -289,6 +298,8 @@ class PolicyOut(Value):
     """So many nodes of a cluster with a hardware fault at once are one wave."""
     signers: tuple[Signer, ...] = ()
     has_power: bool = False
+    evict_others: bool = False
+    """Other people's work on a sick node is asked to leave at once, not only waited for."""
     policy_hash: str = ""
 
     def mode(self, step: str) -> StepMode:
@@ -442,6 +453,7 @@ HOLD_JOB = Activity("hold_job", OnJob, NativeJob, _s(60), _s(900), mutates=True)
 CANCEL_JOB = Activity("cancel_job", OnJob, NativeJob, _s(60), _s(900), mutates=True)
 
 ISOLATE_NODE = Activity("isolate_node", OnNode, NodeFacts, _s(60), _s(900), mutates=True)
+EVACUATE_NODE = Activity("evacuate_node", Evacuate, EvacuationState, _s(120), _s(900), mutates=True)
 RELEASE_NODE = Activity("release_node", OnNode, NodeFacts, _s(120), _s(900), mutates=True)
 POWER_OFF = Activity("power_off_node", OnNode, NodeReceipt, _s(180), _s(900), mutates=True)
 POWER_ON = Activity("power_on_node", PowerOn, NodeFacts, _s(3600), _s(7200), mutates=True)

@@ -16,6 +16,7 @@ from fleet.faults.classify import classify
 from fleet.faults.evidence import Verdict
 from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, node_workflow_id, ui_page
 from fleet.ladder import next_step
+from fleet.policy import Strangers
 from fleet.runbooks import (
     Evacuated,
     EvidenceBatch,
@@ -92,6 +93,7 @@ class ControlActivities(Owner):
             wave_from=limits.wave_from,
             signers=policy.signers,
             has_power=_has_power(policy.clusters.get(arg.cluster)),
+            evict_others=getattr(policy.clusters.get(arg.cluster), "strangers", None) is Strangers.EVICT,
             policy_hash=policy.digest,
         )
 

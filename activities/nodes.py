@@ -10,6 +10,7 @@ from activities.backends.port import PowerControl
 from activities.registry import implements
 from activities.runtime import Owner, until
 from fleet.errors import PermanentError, RefusedError
+from fleet.evacuation import EvacuationState
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.faults.parse import exit_evidence, parse_job_log
 from fleet.faults.tables import load_tables
@@ -89,6 +90,11 @@ class NodeActivities(Owner):
     async def isolate(self, arg: api.OnNode) -> NodeFacts:
         """No new work; a foreign drain is left as it is."""
         return await self.runtime.backend(arg.cluster).isolate(arg.node, arg.op, arg.text)
+
+    @implements(api.EVACUATE_NODE)
+    async def evacuate(self, arg: api.Evacuate) -> EvacuationState:
+        """Asks what is not a supervised job to leave, and says who stays and why."""
+        return await self.runtime.backend(arg.cluster).evacuate(arg.node, arg.order)
 
     @implements(api.RELEASE_NODE)
     async def release(self, arg: api.OnNode) -> NodeFacts:
@@ -230,4 +236,4 @@ def _of_another_node(line: str, nodes: Sequence[str]) -> bool:
 
 
 def _named(job: NativeJob) -> api.JobOn:
-    return api.JobOn(job=job, name=fleet_name(job) if job.tokens.supervise or job.key or job.adopted else None)
+    return api.JobOn(job=job, name=fleet_name(job) if job.supervised else None)

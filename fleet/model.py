@@ -104,6 +104,11 @@ class NativeJob(Value):
     array_task: str | None = None
 
     @property
+    def supervised(self) -> bool:
+        """Its own runbook moves it: it opted in, was submitted by us, or was adopted at a person's word."""
+        return self.tokens.supervise or bool(self.key) or self.adopted
+
+    @property
     def fingerprint(self) -> str:
         """Tells two jobs with a reused id apart. Not by submit time: a requeue changes it (measured on Slurm)."""
         return f"{self.native_id}:{self.uid or self.name}"

@@ -61,6 +61,13 @@ class Transport(StrEnum):
     PYSLURM = "pyslurm"
 
 
+class Strangers(StrEnum):
+    """What happens to other people's work on a node that must be repaired."""
+
+    ASK = "ask"
+    EVICT = "evict"
+
+
 class FirstRung(StrEnum):
     """First repair rung of a node, from the mildest to a person."""
 
@@ -173,6 +180,10 @@ class KubernetesCluster(Strict):
     node_down_after: Duration = 50.0
     """When the cluster calls a silent node lost: --node-monitor-grace-period of its controller manager, which no API
     tells. Default 50s, as there."""
+    strangers: Strangers = Strangers.ASK
+    """Other people's work on a sick node: jobs that did not ask for supervision, and whatever else holds GPUs. `ask`
+    waits for it until `drain_deadline`, then a person decides; `evict` asks it to leave at once by the Eviction API.
+    Default ask: an eviction ends a training that nobody starts again."""
     checkpoint_roots: tuple[AbsolutePath, ...] = ()
     """As for Slurm."""
 

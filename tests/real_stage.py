@@ -13,8 +13,10 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from clients.embedded import HOME_VARIABLE
+from clients.questions import make_answer
 from fleet.identity import job_workflow_id
-from fleet.runbooks import VIEW, View
+from fleet.people import Choice, Outcome, Question
+from fleet.runbooks import VIEW, Runbook, Update, View
 from tests.clients.stage import RUNBOOK, Ran
 from tests.workflows.stage import text_of
 
@@ -86,6 +88,28 @@ class RealStage:
 
         await self.until(ended, f"{workflow_id} has ended", limit=self.ends_within)
         return text_of(await self.client.get_workflow_handle(workflow_id).result())
+
+    async def question(self, parent: str, limit: float | None = None) -> Question:
+        """The newest open question of a runbook; of any for an empty name."""
+
+        async def there() -> Question | None:
+            async for row in self.client.list_workflows(
+                f"WorkflowType='{Runbook.ASK}' AND ExecutionStatus='Running'"
+            ):
+                if not parent or row.id.startswith(f"{parent}/ask/"):
+                    view = await self.view_if(row.id)
+                    if view and view.question and view.outcome is None:
+                        return view.question
+            return None
+
+        return cast(Question, await self.until(there, f"{parent} asks a person", limit))
+
+    async def answer(self, question: Question, choice: Choice, by: str = "grace") -> Outcome:
+        said = make_answer(question, choice, by, "seen")
+        outcome: Outcome = await self.client.get_workflow_handle(question.id).execute_update(
+            Update.ANSWER, said, result_type=Outcome, id=f"answer-{said.nonce}"
+        )
+        return outcome
 
     async def runbooks(self) -> set[str]:
         """Ids of all that ever ran here."""

@@ -7,13 +7,15 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities import api
+    from fleet.evacuation import EvacuationState, Hold
     from fleet.faults.evidence import Evidence, FaultClass, Verdict
     from fleet.identity import node_workflow_id
     from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade
     from fleet.people import Choice
     from fleet.plans import power_off_steps
     from fleet.runbooks import HealInput, HealRequestNote, Runbook, Signal
-    from workflows.base import Book, StepFailed
+    from workflows.base import StepFailed
+    from workflows.occupants import Occupants, lost_with_power, names_of
 
 LEASE_WAITS = (5.0, 10.0, 20.0, 60.0)
 """Seconds between two askings for a lease; the last one repeats."""
@@ -27,14 +29,13 @@ SILENT_AFTER = 30.0
 shows its nodes as silent for a few seconds, measured)."""
 
 
-class Evacuation(Book):
+class Evacuation(Occupants):
     """State of one node's repair, and the steps that wait for others."""
 
     kind = Runbook.HEAL
 
     def __init__(self, inp: HealInput) -> None:
-        super().__init__()
-        self.inp = inp
+        super().__init__(inp)
         self.evidence: tuple[Evidence, ...] = ()
         self.verdict: Verdict | None = None
         self.wants_fence: dict[str, bool] = {}
@@ -53,7 +54,6 @@ class Evacuation(Book):
         self.foreign = ""
         self.returned = False
         self.reached = False
-        self.result = ""
         self.headline = f"Node {inp.node} of {inp.cluster}"
         self.take_request(inp.request)
 
@@ -156,32 +156,37 @@ class Evacuation(Book):
     # -- the evacuation
 
     async def evacuate(self) -> None:
-        """Waits until nobody holds the node: supervised jobs move by their own runbooks, others end by themselves."""
+        """Waits until nobody holds the node: supervised jobs move by their own runbooks, what is made again elsewhere
+        is asked to leave, others end by themselves."""
         self.at("evacuate", waits="the jobs on it", then="reboot")
         policy = await self.policy(self.inp.cluster)
         deadline = self.now() + policy.drain_deadline
         told: set[str] = set()
-        may_tell: bool | None = None
+        may: bool | None = True if policy.mode("evacuate") == "auto" else None
         waits = list(HOLDER_WAITS)
         while not self.result:
             facts = await self.facts_now()
             holders = await self._holders()
-            if facts.responding and not holders and not facts.jobs:
+            rest = await self.clear(evict=may is True, others=policy.evict_others)
+            if facts.responding and not holders and not facts.jobs and not rest.occupants:
                 self.tell("nobody holds it any more")
                 return
-            if self._is_lost(facts) and await self._fence_if_all_asked(holders):
+            if self._is_lost(facts) and await self._fence_if_all_asked(holders, rest):
                 return
-            if may_tell is None and any(h.name for h in holders):
-                may_tell = await self._may_evacuate(policy, holders)
-            if may_tell:
+            if facts.responding and self.stuck(holders, rest):
+                await self.power_off()
+                return
+            if may is None and (names := self._movable(holders, rest, policy)):
+                may = await self._may_evacuate(policy, names)
+            if may:
                 await self._tell_jobs(holders, told)
-            names = ", ".join(h.name or h.job.native_id for h in holders) or "its own daemon"
-            self.at("evacuate", waits=names, then="reboot")
+            self.at("evacuate", waits=names_of(holders, rest.occupants) or "its own daemon", then="reboot")
             if self.now() > deadline:
-                await self._ask_about_rest(names)
-                deadline = self.now() + (await self.policy(self.inp.cluster)).drain_deadline
+                await self.ask_about_rest(facts, holders, rest, has_power=policy.has_power)
+                policy = await self.policy(self.inp.cluster)
+                deadline = self.now() + policy.drain_deadline
                 continue
-            await self._pause(waits.pop(0) if len(waits) > 1 else waits[0])
+            await self._pause(max(rest.again_in, waits.pop(0) if len(waits) > 1 else waits[0]))
 
     def _is_lost(self, facts: NodeFacts) -> bool:
         """The scheduler gave it up, or it has been silent for a while; a controller's restart looks silent too."""
@@ -212,14 +217,20 @@ class Evacuation(Book):
         )
         return found.jobs
 
-    async def _may_evacuate(self, policy: api.PolicyOut, holders: tuple[api.JobOn, ...]) -> bool:
-        """Whether the supervised jobs are told to leave; if not, they are waited for like all others."""
-        names = ", ".join(h.name for h in holders if h.name)
+    @staticmethod
+    def _movable(holders: tuple[api.JobOn, ...], rest: EvacuationState, policy: api.PolicyOut) -> str:
+        """Names of those that an evacuation asks to leave."""
+        may = {Hold.MOVABLE, Hold.WORK} if policy.evict_others else {Hold.MOVABLE}
+        jobs = [h.name for h in holders if h.name]
+        return ", ".join([*jobs, *(o.id for o in rest.occupants if o.hold in may)])
+
+    async def _may_evacuate(self, policy: api.PolicyOut, names: str) -> bool:
+        """Whether those that can move are told to leave; if not, they are waited for like all others."""
         return await self.allowed(
             policy.mode("evacuate"),
             title=f"Evacuate {self.inp.node}",
-            why=f"{self.why()} These jobs are on it: {names}.",
-            steps=(f"tell {names} of the fault; each decides by its own ladder",),
+            why=f"{self.why()} These are on it: {names}.",
+            steps=(f"tell {names} of the fault: a job decides by its own ladder, a pod is evicted",),
             cluster=self.inp.cluster,
         )
 
@@ -240,37 +251,22 @@ class Evacuation(Book):
                     summary=f"tell {holder.name}",
                 )
 
-    async def _ask_about_rest(self, names: str) -> None:
-        outcome = await self.ask(
-            title=f"{self.inp.node} is still held at the drain's deadline",
-            why=f"{self.why()} Still there: {names}. They are not ours to stop.",
-            steps=("retry: wait for another deadline", "take_over: leave it drained, a person goes on"),
-            options=(Choice.RETRY, Choice.TAKE_OVER),
-            default=Choice.RETRY,
-            cluster=self.inp.cluster,
-        )
-        if outcome.choice is Choice.TAKE_OVER:
-            self.result = f"left drained with {names} on it; taken over by {outcome.by}"
-
     # -- the fence
 
-    async def _fence_if_all_asked(self, holders: tuple[api.JobOn, ...]) -> bool:
+    async def _fence_if_all_asked(self, holders: tuple[api.JobOn, ...], rest: EvacuationState) -> bool:
         """A node that cannot answer counts as evacuated once every job on it has asked."""
-        missing = [h for h in holders if not h.name or h.name not in self.wants_fence]
-        strangers = [h for h in missing if not h.name]
-        if strangers:
-            names = ", ".join(h.job.native_id for h in strangers)
+        if names := lost_with_power(holders, rest):
             allowed = await self.allowed(
                 "approve",
                 title=f"Power off {self.inp.node} under work that is not ours",
-                why=f"{self.why()} It does not answer, and these jobs are placed on it: {names}.",
+                why=f"{self.why()} It does not answer, and these are placed on it: {names}.",
                 steps=(f"power off {self.inp.node}", f"whatever is left of {names} there is lost"),
                 cluster=self.inp.cluster,
             )
             if not allowed:
                 self.result = f"not fenced: {names} are not ours"
                 return False
-        elif missing:
+        elif any(h.name not in self.wants_fence for h in holders):
             return False
         await self.power_off()
         return not self.result
@@ -307,6 +303,7 @@ class Evacuation(Book):
             return
         self.powered_off = True
         await self.hand_out(receipt)
+        await self.let_go()
 
     async def _ask_attestation(self) -> None:
         outcome = await self.ask(

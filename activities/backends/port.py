@@ -12,6 +12,7 @@ Rules every adapter keeps (the contract suite holds them):
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
+from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.model import (
     Capacity,
     CheckResult,
@@ -121,6 +122,13 @@ class ClusterBackend(Protocol):
     # -- a node
     async def holders(self, node: str) -> tuple[NativeJob, ...]:
         """Jobs that hold the node or its GPUs, live."""
+
+    async def evacuate(self, node: str, order: EvacuationOrder) -> EvacuationState:
+        """One pass over what is on the node beside the supervised jobs, which their own runbooks move.
+
+        Asked again and again until nobody is there. Nothing is written while the node's daemon does not answer,
+        unless the order carries a receipt. Empty where all that holds a node is a job.
+        """
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         """No new work; running work is untouched. A foreign drain stays as it is and is returned as such."""

@@ -3,6 +3,7 @@
 import pytest
 
 from fleet.errors import NotFoundError, RefusedError
+from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.identity import op_of_reason
 from fleet.model import NodeState, Phase
 from tests.contract.rig import Rig, eventually
@@ -69,6 +70,17 @@ async def test_isolation_carries_the_op_and_leaves_running_work_alone(rig: Rig) 
     await progress(rig, job.native_id, 0, lambda p: (p.step or 0) > seen)
     await ranks(rig, job.native_id, 2)
     assert not await free(rig, node)
+
+
+async def test_an_evacuation_of_the_rest_leaves_supervised_jobs_to_their_runbooks(rig: Rig) -> None:
+    _, job = await started(rig)
+    node = job.nodes[0]
+    await rig.backend.isolate(node, OP, "sick")
+    assert await rig.backend.evacuate(node, EvacuationOrder(op=OP, evict=True, others=True)) == EvacuationState()
+    seen = (await rig.backend.progress(job.native_id, 0)).step or 0
+    await progress(rig, job.native_id, 0, lambda p: (p.step or 0) > seen)
+    await ranks(rig, job.native_id, 2)
+    assert await rig.backend.evacuate(await a_node(rig), EvacuationOrder(op=OP, evict=True)) == EvacuationState()
 
 
 async def test_an_isolated_idle_node_is_drained_and_isolating_twice_is_once(rig: Rig) -> None:

@@ -38,7 +38,8 @@ class Stage(RealStage):
         super().__init__(client, folder)
         self.lab = lab
         self._working = AsyncExitStack()
-        self._write_policy(kubeconfig)
+        self._kubeconfig = kubeconfig
+        self.write_policy()
         policy = parse_policy(self.policy_file.read_text(), str(self.policy_file))
         backend = make_backend(lab.name, policy, folder)
         assert isinstance(backend, KubernetesBackend)
@@ -60,15 +61,15 @@ class Stage(RealStage):
         """Lines of the fleet file for clusters beside the lab's."""
         return []
 
-    def _write_policy(self, kubeconfig: Path) -> None:
-        """Every step automatic."""
+    def write_policy(self, **limits: str) -> None:
+        """Every step automatic; `limits` change those of the tests."""
         rows = ["version: 1", "clusters:", *self.other_clusters(), f"  {self.lab.name}:", "    kind: kubernetes"]
-        rows += [f"    kubeconfig: {kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
+        rows += [f"    kubeconfig: {self._kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
         rows += [f"    check: {self.lab.place.check_pod(self.lab.name)}", "    power:"]
         for verb, words in self.lab.power().items():
             rows.append(f"      '{verb}': [{', '.join(repr(word) for word in words)}]")
         rows.append("modes: {" + ", ".join(f"{step}: auto" for step in Step) + "}")
-        rows += ["limits:", *(f"  {key}: {value}" for key, value in LIMITS.items())]
+        rows += ["limits:", *(f"  {key}: {value}" for key, value in (LIMITS | limits).items())]
         self.policy_file.write_text("\n".join(rows) + "\n")
 
     async def start_worker(self) -> None:

@@ -22,14 +22,12 @@ from activities.backends.slurm.commands import Finished
 from activities.runtime import Runtime
 from activities.store import AsyncHistoryStore
 from clients.connection import connect
-from clients.questions import make_answer
 from fleet.faults.parse import parse_any
 from fleet.identity import RUNBOOKS_QUEUE, job_workflow_id
 from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.orders import JobSpec
-from fleet.people import Choice, Outcome, Question
 from fleet.policy import Policy, Step
-from fleet.runbooks import EvidenceBatch, Runbook, Signal, SuperviseInput, Update, View
+from fleet.runbooks import EvidenceBatch, Runbook, Signal, SuperviseInput, View
 from tests.clients.stage import XID_79
 from tests.crash_slurm.paced_train import HURRY
 from tests.real_stage import RealStage
@@ -281,28 +279,6 @@ class Stage(RealStage):
             id=job_workflow_id(spec.job),
             task_queue=RUNBOOKS_QUEUE,
         )
-
-    async def question(self, parent: str, limit: float = PATIENCE) -> Question:
-        """The newest open question of a runbook; of any for an empty name."""
-
-        async def there() -> Question | None:
-            async for row in self.client.list_workflows(
-                f"WorkflowType='{Runbook.ASK}' AND ExecutionStatus='Running'"
-            ):
-                if not parent or row.id.startswith(f"{parent}/ask/"):
-                    view = await self.view_if(row.id)
-                    if view and view.question and view.outcome is None:
-                        return view.question
-            return None
-
-        return cast(Question, await self.until(there, f"{parent} asks a person", limit))
-
-    async def answer(self, question: Question, choice: Choice, by: str = "grace") -> Outcome:
-        said = make_answer(question, choice, by, "seen")
-        outcome: Outcome = await self.client.get_workflow_handle(question.id).execute_update(
-            Update.ANSWER, said, result_type=Outcome, id=f"answer-{said.nonce}"
-        )
-        return outcome
 
     async def stories(self) -> str:
         """What every runbook told, and what Slurm, its hooks and our commands show, for a failure."""

@@ -8,6 +8,7 @@ from typing import Any
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.attempts import Attempts
 from activities.backends.kubernetes.check import Checks
+from activities.backends.kubernetes.evacuate import Evacuations
 from activities.backends.kubernetes.giveback import give_back_all
 from activities.backends.kubernetes.jobs import JobOrders
 from activities.backends.kubernetes.jobview import JobRecord
@@ -23,6 +24,7 @@ from activities.backends.kubernetes.view import ClusterView
 from activities.backends.port import Change, GoOn, Isolations
 from activities.backends.power import Hooks, Power
 from fleet.errors import FleetError, TemporaryError, UnreadableError
+from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.model import (
     Capacity,
     CheckResult,
@@ -63,6 +65,7 @@ class KubernetesBackend:
         self._submits = Submits(self.api, self.view)
         self._proofs = Proofs(self.view, self.power)
         self._nodes = NodeOrders(self.api, self.view, self.power)
+        self._evacuations = Evacuations(self.api, self.view, self.power, self._nodes)
         self._checks = Checks(self.api, self.view)
         self._outputs = Outputs(self.api, self.view)
 
@@ -175,6 +178,9 @@ class KubernetesBackend:
             requeueable=False,
         )
 
+    async def evacuate(self, node: str, order: EvacuationOrder) -> EvacuationState:
+        return await self._evacuations.run(node, order)
+
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._nodes.isolate(node, op, text)
 
@@ -197,6 +203,7 @@ class KubernetesBackend:
         return await self.power.power_off(node)
 
     async def power_on(self, node: str, op: OpId) -> None:
+        await self._nodes.in_service(node)
         await self.power.power_on(node)
 
     async def missing_rights(self) -> tuple[str, ...]:

@@ -25,12 +25,15 @@ async def give_back_all(view: ClusterView, jobs: JobOrders, nodes: NodeOrders) -
         except FleetError as error:
             failed.append(error)
     for facts in view.facts_of(picture):
-        if facts.op is not None:
-            try:
+        try:
+            if facts.op is not None:
                 await nodes.unmark(facts.node, facts.op)
                 lines.append(f"node {facts.node}: isolation of {facts.op} taken away")
-            except FleetError as error:
-                failed.append(error)
+            elif picture.nodes[facts.node].out_of_service:
+                await nodes.in_service(facts.node)
+                lines.append(f"node {facts.node}: our out-of-service taint taken away")
+        except FleetError as error:
+            failed.append(error)
     if failed:
         raise type(failed[0])(f"{failed[0]} (given back before: {'; '.join(lines) or 'nothing'})") from failed[0]
     return tuple(lines)

@@ -55,6 +55,11 @@ ISOLATED = f"{TOKEN_PREFIX}isolated"
 """Taint (its value is the op) and annotation (the reason, for `kubectl describe node`)."""
 STATE = f"{TOKEN_PREFIX}isolation"
 """Annotation (JSON): how the node was when it was isolated, and how far a reboot of ours is."""
+OUT_OF_SERVICE = f"{TOKEN_PREFIX}out-of-service"
+"""Annotation: op of ours that said by the taint below that the node is off; without it the taint is another's."""
+OUT_TAINT = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+"""Kubernetes takes the pods of a node that is not Ready off its books, and their volumes off the node. To be set on a
+node that is known to be off (kubernetes, Node Shutdowns, "Non-graceful node shutdown handling")."""
 
 
 class Isolation(Value):

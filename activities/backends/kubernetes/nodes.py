@@ -134,9 +134,9 @@ class NodeOrders:
             mark = record.isolation
             if mark is None or mark.op != op:
                 return None
-            left = [taint for taint in taints if taint["key"] != marks.ISOLATED]
+            left = [taint for taint in _in_service(record, taints) if taint["key"] != marks.ISOLATED]
             patch: Raw = {
-                "metadata": {"annotations": {marks.ISOLATED: None, marks.STATE: None}},
+                "metadata": {"annotations": {marks.ISOLATED: None, marks.STATE: None, marks.OUT_OF_SERVICE: None}},
                 "spec": {"taints": left or None},
             }
             if mark.cordoned:
@@ -144,6 +144,33 @@ class NodeOrders:
             return patch
 
         await self._change(node, "release", decide)
+
+    # -- off, and known to be
+
+    async def out_of_service(self, node: str, op: str) -> None:
+        """Tells the cluster that the node is off, unless somebody has."""
+
+        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
+            if any(taint["key"] == marks.OUT_TAINT["key"] for taint in taints):
+                return None
+            return {
+                "metadata": {"annotations": {marks.OUT_OF_SERVICE: op}},
+                "spec": {"taints": [*taints, marks.OUT_TAINT]},
+            }
+
+        await self._change(node, "take out of service", decide)
+        await self.tell(node, "OutOfService", reason_text(op, "its power reads off: its pods and volumes are let go"))
+
+    async def in_service(self, node: str) -> None:
+        """Takes that back, where it is ours."""
+
+        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
+            if not record.out_of_service:
+                return None
+            left = _in_service(record, taints)
+            return {"metadata": {"annotations": {marks.OUT_OF_SERVICE: None}}, "spec": {"taints": left or None}}
+
+        await self._change(node, "take back into service", decide)
 
     async def tell(self, node: str, reason: str, text: str) -> None:
         """An Event for `kubectl describe node`. It is for people: one that cannot be written stops nothing."""
@@ -223,6 +250,11 @@ class NodeOrders:
             return {"metadata": {"annotations": {marks.STATE: text}}} if text != mark.model_dump_json() else None
 
         await self._change(node, "note the reboot of", decide)
+
+
+def _in_service(record: NodeRecord, taints: list[Raw]) -> list[Raw]:
+    """The taints without the one that says that the node is off, where that is ours."""
+    return [t for t in taints if not record.out_of_service or t["key"] != marks.OUT_TAINT["key"]]
 
 
 def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str) -> Raw | None:

@@ -5,7 +5,16 @@ from datetime import datetime
 from typing import Any
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.marks import GATE, GENERATION, ISOLATED, PROGRESS, PROOF, Isolation, isolation_of
+from activities.backends.kubernetes.marks import (
+    GATE,
+    GENERATION,
+    ISOLATED,
+    OUT_OF_SERVICE,
+    PROGRESS,
+    PROOF,
+    Isolation,
+    isolation_of,
+)
 from fleet.model import NodeCondition, Value
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -27,6 +36,7 @@ _RANK = (
     INDEX,
 )
 """Labels and annotations that together name a rank, where a kind numbers its ranks."""
+MIRROR = "kubernetes.io/config.mirror"
 _LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 """Reasons of a pod's DisruptionTarget condition that speak of a lost node (kubernetes, Pod disruption conditions)."""
 
@@ -56,6 +66,13 @@ class PodRecord(Value):
     generation: int = 0
     gpus: int = 0
     deleted: bool = False
+    deleted_at: float = 0.0
+    """When the grace of its deletion ends or ended; 0 where nobody deleted it."""
+    finalizers: tuple[str, ...] = ()
+    mirror: bool = False
+    """The image of a static pod: its kubelet runs it from a file, whatever happens to the object."""
+    local_data: bool = False
+    """Has an emptyDir volume, which goes with the pod."""
     grace: float = 30.0
     created: float = 0.0
     started: float | None = None
@@ -110,6 +127,8 @@ class NodeRecord(Value):
     """Those that other agents than the kubelet write."""
     heartbeats: Mapping[str, float] = {}
     """When each of them was last written."""
+    out_of_service: str = ""
+    """Op of ours that put the taint of this name on it; empty where the taint is another's, or not there."""
     text: str = ""
     """Our reason, or what others wrote about theirs."""
 
@@ -169,6 +188,10 @@ def pod_record(raw: Raw, resource: str) -> PodRecord:
         generation=quantity(notes.get(GENERATION)),
         gpus=pod_gpus(spec, resource),
         deleted="deletionTimestamp" in meta,
+        deleted_at=seconds(meta.get("deletionTimestamp")),
+        finalizers=tuple(meta.get("finalizers", [])),
+        mirror=MIRROR in meta.get("annotations", {}),
+        local_data=any("emptyDir" in volume for volume in spec.get("volumes", [])),
         grace=float(spec.get("terminationGracePeriodSeconds") or 0),
         created=seconds(meta.get("creationTimestamp")),
         started=seconds(status.get("startTime")) or None,
@@ -225,6 +248,7 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
             for c in others
         ),
         heartbeats={c["type"]: seconds(c.get("lastHeartbeatTime")) for c in others},
+        out_of_service=notes.get(OUT_OF_SERVICE, ""),
         text=notes[ISOLATED] if isolation else _their_words(raw),
     )
 

@@ -55,9 +55,19 @@ RIGHTS = (
         Right(verb, PLURAL, "no node is rebooted where the cluster has no power hook", JANITOR, True)
         for verb in ("create", "get")
     ),
+    Right("create", "pods/eviction", "nothing but supervised jobs leaves a sick node"),
+    Right("list", "volumeattachments", "no volume is let go by a node that is off", "storage.k8s.io"),
     Right("create", "pods", "no check pod runs, so no repaired node comes back"),
     Right("create", "events", "nobody reads in `kubectl describe node` what was done"),
 )
+
+
+CLUSTER_WIDE = frozenset({"nodes", "volumeattachments"})
+"""Resources without a namespace."""
+
+
+def _spaces(right: Right, namespaces: tuple[str, ...]) -> tuple[str, ...]:
+    return ("",) if right.resource in CLUSTER_WIDE else namespaces or ("",)
 
 
 async def missing_rights(
@@ -65,11 +75,10 @@ async def missing_rights(
 ) -> tuple[Right, ...]:
     """Asks the apiserver itself, for every namespace that is looked at. Raises TemporaryError when it cannot.
     `served`: (API group, resource) of what the cluster has beyond its own."""
-    spaces = namespaces or ("",)
     wanted = [
         right for right in RIGHTS if not right.optional or (right.group, right.resource.partition("/")[0]) in served
     ]
-    asked = [(right, space) for right in wanted for space in (spaces if right.resource != "nodes" else ("",))]
+    asked = [(right, space) for right in wanted for space in _spaces(right, namespaces)]
     allowed = await asyncio.gather(*(_may(api, right, space) for right, space in asked))
     return tuple(dict.fromkeys(right for (right, _), may in zip(asked, allowed, strict=True) if not may))
 

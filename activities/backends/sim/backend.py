@@ -18,6 +18,7 @@ from activities.backends.sim.scheduler import free_nodes
 from activities.backends.sim.settings import SimSettings
 from activities.backends.sim.store import Store, Tx
 from fleet.errors import AmbiguousError, FleetError, InvalidInputError, NotFoundError, TemporaryError
+from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.model import (
     Capacity,
     CheckResult,
@@ -214,6 +215,10 @@ class SimBackend:
             return tuple(jobs.view(tx, row) for row in rows)
 
         return await self._read(look)
+
+    async def evacuate(self, node: str, order: EvacuationOrder) -> EvacuationState:
+        """All that holds a node here is a job."""
+        return EvacuationState()
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._write("isolate", lambda tx: nodes.isolate(tx, node, op, text))

@@ -20,6 +20,7 @@ from activities.backends.slurm.settings import SlurmSettings
 from activities.backends.slurm.submit import Submits
 from activities.backends.slurm.view import ClusterView
 from fleet.errors import PermanentError
+from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.model import (
     Capacity,
     CheckResult,
@@ -180,6 +181,10 @@ class SlurmBackend:
     async def holders(self, node: str) -> tuple[NativeJob, ...]:
         facts = await self.view.node(node)
         return tuple(r.job for r in await self.view.live_jobs() if r.job.native_id in facts.jobs)
+
+    async def evacuate(self, node: str, order: EvacuationOrder) -> EvacuationState:
+        """All that holds a node here is a job."""
+        return EvacuationState()
 
     async def isolate(self, node: str, op: OpId, text: str) -> NodeFacts:
         return await self._nodes.isolate(node, op, text)
