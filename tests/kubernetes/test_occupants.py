@@ -37,6 +37,7 @@ def seen(*pods: PodRecord) -> Seen:
         ({"owner_kind": "DaemonSet", "gpus": 1}, Hold.WORK),
         ({"owner_kind": "", "owner_uid": ""}, Hold.UNMANAGED),
         ({"owner_kind": "", "owner_uid": "", "gpus": 8}, Hold.UNMANAGED),
+        ({"owner_kind": "", "owner_uid": "", "gpus": 8, "name": "gpu-runbooks-check-opaaaaa-n0"}, Hold.MOVABLE),
         ({"deleted": True, "deleted_at": 1000.0 - LATE}, Hold.LEAVING),
         ({"deleted": True, "deleted_at": 999.0 - LATE}, Hold.STUCK),
         ({"deleted": True, "deleted_at": 0.0, "finalizers": ("example.com/hold",)}, Hold.STUCK),

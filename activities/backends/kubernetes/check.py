@@ -25,6 +25,8 @@ from fleet.model import MARK, CheckResult, NodeFacts
 CHECK_OP = "gpu-runbooks.io/check-op"
 """Label of a check's pod; its value is the op."""
 CHECK_NODE = "gpu-runbooks.io/check-node"
+CHECK_NAME = f"{MARK}-check-"
+"""How the name of a check's pod begins."""
 TOLERATED = (
     {"key": marks.ISOLATED, "operator": "Exists"},
     {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"},
@@ -78,7 +80,7 @@ class Checks:
         labels = {**(meta.get("labels") or {}), CHECK_OP: op, CHECK_NODE: facts.node}
         pod["metadata"] = {
             **meta,
-            "name": f"{MARK}-check-{op}-{facts.node}"[:63].rstrip("-."),
+            "name": f"{CHECK_NAME}{op}-{facts.node}"[:63].rstrip("-."),
             "namespace": meta.get("namespace") or "default",
             "labels": labels,
         }

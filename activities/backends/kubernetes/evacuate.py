@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from activities.backends.kubernetes.api import Answer, KubeApi, Raw
+from activities.backends.kubernetes.check import CHECK_NAME
 from activities.backends.kubernetes.nodes import NodeOrders
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
@@ -21,8 +22,8 @@ from fleet.evacuation import REFUSES, EvacuationOrder, EvacuationState, Hold, Oc
 from fleet.model import NativeJob, NodeFacts
 
 MADE_AGAIN = frozenset({"ReplicaSet", "ReplicationController", "StatefulSet"})
-"""Controllers that make another pod elsewhere and know no more of it than that. All others run somebody's work, and so
-do these for a kind of job that uses them (LeaderWorkerSet), which its labels tell."""
+"""Controllers that make another pod elsewhere and know no more of it than that. All others run somebody's work, and
+so do these for a kind of job that uses them (LeaderWorkerSet), which its labels tell."""
 LATE = 10.0
 """Seconds beyond the end of its grace after which a pod is called stuck: 2.4 s were measured from a container's end
 to its kubelet's word (proofs.END)."""
@@ -185,6 +186,8 @@ def hold_of(pod: PodRecord, now: float) -> Hold:
         if pod.ended and pod.finalizers:
             return Hold.KEPT
         return Hold.STUCK if now > pod.deleted_at + LATE else Hold.LEAVING
+    if pod.name.startswith(CHECK_NAME):
+        return Hold.MOVABLE  # ours, left by a worker that crashed
     if not pod.owner_uid:
         return Hold.UNMANAGED
     serves = pod.owner_kind in MADE_AGAIN and not pod.gpus and not pod.labels
