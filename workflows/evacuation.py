@@ -24,6 +24,8 @@ LEASE_ASK_AFTER = 900.0
 HOLDER_WAITS = (2.0, 5.0, 10.0, 30.0)
 """Seconds between two looks at who is still on the node; a signal shortens them."""
 
+SOON = 0.1
+"""Seconds after the drain's deadline at which it is looked at."""
 SILENT_AFTER = 30.0
 """Seconds of silence before a node that the scheduler has not given up counts as lost (a slurmctld that restarts
 shows its nodes as silent for a few seconds, measured)."""
@@ -184,9 +186,10 @@ class Evacuation(Occupants):
             if self.now() > deadline:
                 await self.ask_about_rest(facts, holders, rest, has_power=policy.has_power)
                 policy = await self.policy(self.inp.cluster)
-                deadline = self.now() + policy.drain_deadline
+                deadline, waits = self.now() + policy.drain_deadline, list(HOLDER_WAITS)
                 continue
-            await self._pause(max(rest.again_in, waits.pop(0) if len(waits) > 1 else waits[0]))
+            pause = max(rest.again_in, waits.pop(0) if len(waits) > 1 else waits[0])
+            await self._pause(min(pause, max(deadline - self.now(), 0.0) + SOON))
 
     def _is_lost(self, facts: NodeFacts) -> bool:
         """The scheduler gave it up, or it has been silent for a while; a controller's restart looks silent too."""

@@ -213,24 +213,22 @@ async def test_a_silent_node_is_taken_out_of_service_only_with_a_receipt_and_its
 async def test_an_out_of_service_taint_of_somebody_else_stays_theirs_and_ours_is_given_back(
     gamma: Cluster, backend: KubernetesBackend, node: str
 ) -> None:
-    await place(gamma, service("web", node))
+    await place(gamma, service("web", node, finalizers=(HOLD,)))
     await isolated(backend, node)
     await gamma.lab("power-off", node)
     await until(lambda: backend.node(node), lambda n: n.state is NodeState.DOWN, 60)
     await gamma.kubectl("taint", "node", node, f"{OUT}=nodeshutdown:NoExecute")
-    await one_pass(backend, node, fenced=True)
-    await backend.power_on(node, OP)
+    assert (await one_pass(backend, node, fenced=True)).occupants
+    await backend.give_back_all()
     assert OUT in await taints(gamma, node)
-    await gamma.kubectl("taint", "node", node, f"{OUT}-")
-    await until(lambda: backend.node(node), lambda n: n.responding, 60)
 
-    await gamma.lab("power-off", node)
-    await until(lambda: backend.node(node), lambda n: n.state is NodeState.DOWN, 60)
-    await backend._nodes.out_of_service(node, OP)
+    await gamma.kubectl("taint", "node", node, f"{OUT}-")
+    await isolated(backend, node)
+    assert (await one_pass(backend, node, fenced=True)).occupants
     assert OUT in await taints(gamma, node)
     await backend.give_back_all()
     assert OUT not in await taints(gamma, node)
-    await gamma.lab("power-on", node)
+    await backend.power_on(node, OP)
     await until(lambda: backend.node(node), lambda n: n.responding and n.state is NodeState.UP, 60)
 
 

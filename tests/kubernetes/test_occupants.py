@@ -98,7 +98,7 @@ def test_only_a_disruption_budget_is_read_as_one() -> None:
         ({"owner_kind": "", "owner_uid": ""}, "delete pod/training/llm-0-abcde (no controller)"),
         ({"deleted": True, "running": False, "phase": "Failed", "finalizers": ("x/y",)}, "its finalizer is left"),
         ({"deleted": True}, "power off n0 under"),
-        ({"deleted": True, "deleted_at": time.time() + 60}, ""),
+        ({"deleted": True, "deleted_at": 4e9}, ""),
     ],
 )
 def test_an_approval_says_of_each_what_it_does(changes: dict[str, Any], words: str) -> None:

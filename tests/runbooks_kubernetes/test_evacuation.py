@@ -42,7 +42,7 @@ async def test_who_cannot_leave_is_named_waited_for_and_forced_only_at_a_persons
     assert before["plain"] not in {p["metadata"]["uid"] for p in await pods_of(stage.lab, "plain")}
     assert await stage.lab.boot_id(node) == boot
 
-    stage.write_policy()
+    stage.write_policy(drain_deadline="6s")
     third = await stage.until(lambda: another(stage, node, second.id), "it asks with time enough to answer")
     forced = "\n".join(third.plan.steps)
     assert all(name in forced for name in ("pod/default/guarded-", "pod/default/notebook", "pod/default/kept-"))
