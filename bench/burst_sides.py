@@ -10,6 +10,7 @@ from typing import Any
 
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration, CoreV1Api
+from kubernetes.aio.client.exceptions import ConflictException
 
 from activities.backends.kubernetes.api import MERGE, KubeApi
 from activities.backends.kubernetes.settings import KubernetesSettings
@@ -146,7 +147,10 @@ class PlainScript:
 
             async def take() -> None:
                 for raw in found:
-                    await change(api, raw)
+                    try:
+                        await change(api, raw)
+                    except ConflictException:  # somebody wrote there since the list
+                        await change(api, await api.read_node(raw.metadata.name))
 
             await asyncio.gather(*(take() for _ in range(AT_ONCE)))
 
