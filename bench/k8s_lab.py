@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fleet.errors import PermanentError
 from workers.demo_kubernetes import enter_network
 from workers.lab_k8s import K8sLab
+
+TRIES = 3
 
 
 @contextmanager
@@ -22,10 +25,24 @@ def lab(*clusters: str, nodes: int, fake_nodes: int = 0, gpus: int = 8) -> Itera
     place = K8sLab(folder / "lab")
     try:
         place.check()
-        place.up(clusters, nodes=nodes, fake_nodes=fake_nodes, gpus=gpus)
+        place.up(clusters, nodes=nodes, gpus=gpus)
+        for cluster in clusters if fake_nodes else ():
+            _fake_nodes(place, cluster, fake_nodes, gpus)
         enter_network(place)
         yield place
     finally:
         if place.root.is_dir():
             place.down()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fake_nodes(place: K8sLab, cluster: str, count: int, gpus: int) -> None:
+    """The lab waits two minutes for them to be Ready; a machine that is full takes longer for many."""
+    for left in reversed(range(TRIES)):
+        try:
+            place.call("fake-nodes", cluster, str(count), "-g", str(gpus))
+        except PermanentError:
+            if not left:
+                raise
+        else:
+            return
