@@ -1,12 +1,13 @@
 """A private Kubernetes cluster of the lab for a bench, in a network namespace that nothing leads out of."""
 
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fleet.errors import PermanentError
+from fleet.errors import PermanentError, TemporaryError
 from workers.demo_kubernetes import enter_network
 from workers.lab_k8s import K8sLab
 
@@ -41,8 +42,8 @@ def _fake_nodes(place: K8sLab, cluster: str, count: int, gpus: int) -> None:
     for left in reversed(range(TRIES)):
         try:
             place.call("fake-nodes", cluster, str(count), "-g", str(gpus))
-        except PermanentError:
+        except (PermanentError, subprocess.TimeoutExpired) as error:
             if not left:
-                raise
+                raise TemporaryError(f"{count} kwok nodes are not Ready; the machine is full ({error})") from error
         else:
             return
