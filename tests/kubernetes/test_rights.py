@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from activities.backends.kubernetes import kueue
+from activities.backends.kubernetes import kueue, reboot_node
 from activities.backends.kubernetes.api import KubeApi
-from activities.backends.kubernetes.kinds.all import ALWAYS, KINDS
+from activities.backends.kubernetes.kinds.all import KINDS
+from activities.backends.kubernetes.rights import RIGHTS
 from activities.backends.kubernetes.settings import KubernetesSettings
 from fleet.policy_file import parse_policy
 from tests.kubernetes.accounts import account_with, kubeconfig_with
@@ -51,9 +52,9 @@ async def test_the_doctor_names_each_right_that_an_account_lacks_and_no_other(ga
 def taken_away() -> dict[str, tuple[Granted, ...]]:
     """Accounts, and what each has not: one right each of those that every cluster asks for, some together of those
     for further kinds of jobs. Each right is taken away once, and given everywhere else."""
-    every = {"", *(kind.group for kind in ALWAYS)}
-    alone = [right for right in granted() if right.group in every]
-    kinds = [right for right in granted() if right.group not in every]
+    further = {str(right) for right in RIGHTS if right.optional}
+    alone = [right for right in granted() if str(right) not in further]
+    kinds = [right for right in granted() if str(right) in further]
     made = {f"without-{number}": (right,) for number, right in enumerate(alone)}
     made |= {f"without-kinds-{at}": tuple(kinds[at::TOGETHER]) for at in range(TOGETHER)}
     return made
@@ -69,11 +70,10 @@ async def test_an_account_with_every_right_lacks_none_and_one_without_any_lacks_
 
 async def serve_all_kinds(cluster: Cluster) -> None:
     """Definitions of the resources, and no more."""
-    resources = {
-        (kind.group, kind.plural): kind.api_version.partition("/")[2] for kind in KINDS if kind not in ALWAYS
-    }
-    resources[kueue.GROUP, "workloads"] = kueue.VERSIONS[0]
-    await cluster.apply(*(definition(group, plural, version) for (group, plural), version in resources.items()))
+    versions = {kind.group: kind.api_version.partition("/")[2] for kind in KINDS}
+    versions |= {kueue.GROUP: kueue.VERSIONS[0], reboot_node.GROUP: reboot_node.VERSION}
+    resources = {(right.group, right.resource.partition("/")[0]) for right in RIGHTS if right.optional}
+    await cluster.apply(*(definition(group, plural, versions[group]) for group, plural in sorted(resources)))
     await cluster.kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=60s")
 
 

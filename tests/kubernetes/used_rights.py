@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from activities.backends.kubernetes.kinds.all import ALWAYS
+from activities.backends.kubernetes.rights import RIGHTS
 from tests.kubernetes.rbac import RBAC, granted
 
 MODULE = RBAC.parents[1] / "lab" / "k8s" / "kubernetes" / "go.mod"
@@ -70,7 +70,7 @@ class Judgement(NamedTuple):
 def judge(file: Path, release: tuple[int, int]) -> Judgement:
     """Reads what the run's clusters have written."""
     used = set(file.read_text(encoding="utf-8").splitlines())
-    here = {g.group for g in granted() if f"{g.role} {g}" in used} | {kind.group for kind in ALWAYS} | {""}
+    here = {g.group for g in granted() if f"{g.role} {g}" in used} | {r.group for r in RIGHTS if not r.optional}
     asked = [g for g in granted() if g.since <= release]
     left = [f"{g.role}: {g}" for g in asked if g.group in here and f"{g.role} {g}" not in used]
     return Judgement(tuple(left), tuple(sorted({g.group for g in asked} - here)))
