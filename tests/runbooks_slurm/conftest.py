@@ -111,6 +111,6 @@ async def open_stage(setup: Setup, address: str) -> AsyncIterator[Stage]:
             labs = [await stack.enter_async_context(one) for one in opened]
             stage = await Stage.open(address, Path(folder), f"slurm-{next(_numbers)}", labs)
             stack.push_async_callback(stage.close)
-            stage.write_policy(power=setup.power, modes=setup.modes, limits=setup.limits)
+            stage.write_policy(power=setup.power, modes=setup.modes, limits=setup.limits, ours=setup.ours)
             await stage.start_worker()
             yield stage

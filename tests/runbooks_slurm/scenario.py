@@ -19,6 +19,8 @@ class Setup:
     nodes: int = 4
     lab: tuple[str, ...] = ()
     """Lines of slurm.conf that differ, `Key=Value`."""
+    ours: tuple[str, ...] = ()
+    """Lines that differ in the copy of slurm.conf that only our own commands read."""
     power: bool = True
     """Whether the fleet has a power hook."""
     modes: dict[str, str] = field(default_factory=dict)

@@ -46,10 +46,10 @@ ENDS_WITHIN = 180.0
 WRITES = ("update", "hold", "release", "requeuehold", "create", "delete", "reboot")
 
 
-def cluster_rows(lab: Cluster, *, power: bool = True) -> list[str]:
+def cluster_rows(lab: Cluster, *, power: bool = True, ours: Sequence[str] = ()) -> list[str]:
     """A cluster's lines in the fleet file."""
     hook = f"[{LAB}, --root, {lab.root}, power-%s, {lab.name}, '{{node}}']"
-    rows = [f"  {lab.name}:", "    kind: slurm", f"    conf: {lab.settings.conf}", "    transport: cli"]
+    rows = [f"  {lab.name}:", "    kind: slurm", f"    conf: {conf_of(lab, ours)}", "    transport: cli"]
     rows += [f"    check: [{sys.executable}, {CHECK}, --expect, '{{gpus}}']", f"    checkpoint_roots: [{lab.work}]"]
     if power:
         rows += ["    power:", *(f"      '{word}': {hook % word}" for word in ("off", "on", "status"))]
@@ -87,12 +87,13 @@ class Stage(RealStage):
         power: bool = True,
         modes: Mapping[str, str] | None = None,
         limits: Mapping[str, str] | None = None,
+        ours: Sequence[str] = (),
         more: str = "",
     ) -> None:
         """Every step automatic, with the changes given."""
         rows = ["version: 1", "clusters:"]
         for lab in self.labs.values():
-            rows += cluster_rows(lab, power=power)
+            rows += cluster_rows(lab, power=power, ours=ours)
         all_modes = dict.fromkeys(map(str, Step), "auto") | dict(modes or {})
         rows += ["modes: {" + ", ".join(f"{k}: {v}" for k, v in all_modes.items()) + "}", "limits:"]
         rows += [f"  {k}: {v}" for k, v in (LIMITS | dict(limits or {})).items()]
@@ -298,6 +299,17 @@ class Stage(RealStage):
             found = look()
             assert await found if inspect.isawaitable(found) else found, f"did not stay: {what}"
             await asyncio.sleep(0.1)
+
+
+def conf_of(lab: Cluster, ours: Sequence[str]) -> str:
+    """The cluster's slurm.conf, or a copy beside it with other lines: what its reader does, nobody else does."""
+    if not ours:
+        return lab.settings.conf
+    keys = {line.partition("=")[0] for line in ours}
+    theirs = Path(lab.settings.conf).read_text().splitlines()
+    copy = Path(lab.settings.conf).with_name("ours.conf")
+    copy.write_text("\n".join([*ours, *(line for line in theirs if line.partition("=")[0] not in keys), ""]))
+    return str(copy)
 
 
 RANK_WAITS = """\

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -27,13 +28,16 @@ WRITES = (
     ("scontrol hold", "State=UNDRAIN"),
 )
 """Each write of the job's failover, and with it one of the node's repair, in their order."""
+IMPATIENT: dict[str, Any] = {"lab": ("MessageTimeout=10",), "ours": ("MessageTimeout=3",)}
+"""The controller is away for as long as our command waits for it. The job's own `srun`, which may want to be heard in
+the same moment, waits longer, as by Slurm's default, so that only our command goes unanswered."""
 
 
 ids = [pair[0].replace(" ", "_") for pair in WRITES]
 
 
 @pytest.mark.parametrize("writes", WRITES, ids=ids)
-@scenario(lab=("MessageTimeout=3",))
+@scenario(**IMPATIENT)
 async def test_a_write_that_a_frozen_controller_does_not_answer_is_made_once(
     stage: Stage, writes: tuple[str, str]
 ) -> None:
@@ -70,7 +74,7 @@ async def test_a_write_that_a_frozen_controller_does_not_answer_is_made_once(
 
 
 @pytest.mark.parametrize("writes", WRITES, ids=ids)
-@scenario(lab=("MessageTimeout=3",))
+@scenario(**IMPATIENT)
 async def test_a_controller_that_dies_at_a_write_costs_at_most_a_persons_word(
     stage: Stage, writes: tuple[str, str]
 ) -> None:
@@ -128,7 +132,7 @@ async def queue_another(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("fault", ["frozen", "killed"])
-@scenario(lab=("MessageTimeout=3",))
+@scenario(**IMPATIENT)
 async def test_a_submit_whose_answer_is_lost_makes_one_job(stage: Stage, fault: str) -> None:
     script = stage.folder / "once.sh"
     script.write_text("#!/bin/bash\nsleep 300\n")
@@ -156,7 +160,7 @@ async def jobs(stage: Stage) -> tuple[NativeJob, ...]:
     return await stage.lab.backend.jobs(0.0)
 
 
-@scenario(lab=("MessageTimeout=3",))
+@scenario(**IMPATIENT)
 async def test_a_submit_through_a_frozen_controller_waits_for_it(stage: Stage) -> None:
     async with without_controller(stage.lab, "frozen"):
         handle = await stage.submit(stage.spec("once"))
