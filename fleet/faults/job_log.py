@@ -111,8 +111,9 @@ def _read_line(reading: _Reading, text: str, index: int) -> None:
     rank, host, line = _prefix(text)
     if found := _STEP.search(line):
         reading.step = found.group(1)
+    source = rank in reading.stacks and line.startswith((" ", "\t"))  # a frame quotes the program, nothing happened
     ended, place = _traceback(reading, rank, line)
-    row = _row(reading, line, ended=ended)
+    row = None if source else _row(reading, line, ended=ended)
     if row is None:
         return
     code = _oom_kind(line) if row.id == "torch_oom" else row.id

@@ -7,7 +7,6 @@ import runpy
 import sys
 import time
 from pathlib import Path
-from typing import SupportsIndex
 
 HURRY = "hurry"
 """Name of the file."""
@@ -19,8 +18,11 @@ def main() -> None:
     sign = Path(sys.argv[sys.argv.index("--checkpoint-dir") + 1]) / HURRY
     sleep = time.sleep
 
-    def paced(seconds: SupportsIndex | float, /) -> None:
-        sleep(0.002 if sign.exists() else seconds)
+    def paced(seconds: float, /) -> None:
+        end = time.monotonic() + seconds
+        sleep(min(seconds, 0.002))
+        while not sign.exists() and (left := end - time.monotonic()) > 0:
+            sleep(min(left, 0.1))
 
     time.sleep = paced
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -44,6 +44,13 @@ def test_the_last_line_of_a_traceback_decides(error: str, code: str) -> None:
     assert "train.py:12" in e.detail
 
 
+def test_what_a_frame_quotes_of_the_program_is_no_evidence() -> None:
+    lines = list(traceback("KeyError: 'x'", rank=3))
+    quoted = [*lines[:-1], '3:     raise RuntimeError(f"loss is NaN at step {step}")', lines[-1]]
+    assert codes(*quoted) == ["python_deterministic"]
+    assert one(*quoted[:-1], "3: RuntimeError: loss is NaN at step 7").detail.startswith("RuntimeError: loss is NaN")
+
+
 def test_an_exception_named_outside_a_traceback_is_only_a_word() -> None:
     assert codes("KeyError: 'x'", "retrying after ValueError: bad", "RuntimeError: boom") == []
 

@@ -207,6 +207,7 @@ class Stage(RealStage):
 
     def hurry(self, job: str = "train") -> None:
         """From here on the job's steps take no time: nobody waits for its end."""
+        self.folder_of(job).mkdir(exist_ok=True)
         (self.folder_of(job) / HURRY).touch()
 
     async def nodes_of(self, job: str) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from tests.runbooks_slurm.stage import Stage
 
 @scenario()
 async def test_an_exception_of_the_program_is_told_to_its_owner_and_not_moved(stage: Stage) -> None:
-    native_id = await stage.sbatch(stage.spec(every=0))
+    native_id = await stage.sbatch(stage.spec(every=0, step_time=600))
+    await stage.trains("train", 1)
+    stage.hurry()
     result = await stage.result("job/train")
     assert "user fault, not restarted" in result
     assert "ZeroDivisionError: integer modulo by zero" in result
@@ -45,7 +47,9 @@ async def test_the_words_of_an_attempt_that_lost_its_node_are_no_evidence_agains
 
 @scenario()
 async def test_code_0_short_of_the_declared_steps_is_not_taken_for_done_nor_started_again(stage: Stage) -> None:
-    native_id = await stage.sbatch(stage.spec(nodes=1, train="--fail-at-step 21 --exit-code 0"))
+    native_id = await stage.sbatch(stage.spec(nodes=1, step_time=600, train="--fail-at-step 21 --exit-code 0"))
+    await stage.trains("train", 1)
+    stage.hurry()
     result = await stage.result("job/train")
     assert "ended with code 0 at step 20 of 1000" in result
     native = await stage.native(native_id)
