@@ -33,8 +33,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     kinds = all_kinds()
     if metafunc.function.__name__ != "test_the_rig_can_start":
-        module = metafunc.module.__name__.rpartition(".")[2]
-        kinds = tuple(k for k in kinds if k.why_not() is None and (not k.only or module in k.only))
+        kinds = tuple(
+            k for k in kinds if k.why_not() is None and (not k.only or metafunc.function.__name__ in k.only)
+        )
     params = [pytest.param(kind, id=kind.name, marks=[getattr(pytest.mark, m) for m in kind.marks]) for kind in kinds]
     metafunc.parametrize("rig_kind", params)
 

@@ -33,6 +33,17 @@ from workers.lab_k8s import K8sLab, build
 
 NODES, GPUS = 6, 8
 CONTROLLERS = ("jobset", "kueue")
+OF_A_KIND = (
+    "test_submitting_twice_makes_one_job",
+    "test_adoption_holds_a_running_job_without_touching_it",
+    "test_an_adopted_job_that_somebody_requeues_stays_held_in_the_queue",
+    "test_cancel_ends_a_job_for_good_and_twice_is_once",
+    "test_a_late_stop_of_an_older_attempt_leaves_the_newer_one_alone",
+    "test_the_next_attempt_runs_elsewhere_and_resumes_from_the_checkpoint",
+    "test_starting_twice_makes_one_attempt",
+    "test_in_place_keeps_the_nodes_and_leaves_nothing_pinned",
+)
+"""What a kind itself decides; what all kinds share is proven on a plain Job."""
 SETTLE = 5.0
 """Seconds of steady answers; a pod of the tests has 5 s of grace and is killed within a second of a thaw."""
 
@@ -287,8 +298,7 @@ KINDS = tuple(
             kind
         ),  # no folder: a cluster outlives a test, containerd needs a short path
         marks=("kubernetes",),
-        only=() if kind is JOB else ("test_attempts",),
+        only=() if kind is JOB else OF_A_KIND,
     )
     for kind in (JOB, JOBSET, QUEUED_JOB)
 )
-"""What every kind of job shares is proven on the first; the others run what the kind itself decides."""

@@ -108,7 +108,7 @@ class RigKind:
     """Takes an empty folder (it may be deep: too deep for Unix sockets). Leaves no process behind."""
     marks: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    """Modules of tests that run on it; empty for all."""
+    """Names of the tests that run on it; empty for all."""
 
 
 async def eventually(

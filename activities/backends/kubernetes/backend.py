@@ -1,7 +1,6 @@
 """`KubernetesBackend`: the port for one Kubernetes cluster, put together from its parts."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -248,9 +247,14 @@ class KubernetesBackend:
                 mirror.unsubscribe(event)
 
     async def _place(self, record: JobRecord) -> None:
-        """What cannot be placed now is tried at the next change; the picture goes on."""
-        with contextlib.suppress(FleetError):
+        """What we may not place, or has moved, does not end the watch. Raises TemporaryError for what a new watch
+        will do, such as when this worker was away."""
+        try:
             await self._attempts.place(record)
+        except TemporaryError:
+            raise
+        except FleetError:
+            return
 
     async def _went(self, job: NativeJob) -> NativeJob:
         """A job whose object was deleted, as it ended."""
