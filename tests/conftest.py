@@ -14,6 +14,7 @@ from clients.embedded import ServerInfo, is_alive
 from fleet.errors import PermanentError
 from tests.kubernetes.lab import isolated, why_not
 from tests.require import missing
+from tests.side_by_side import SideBySide
 from workers.server import ServerState, ensure_server, server_status, stop_server, temporal_binary
 
 FAST_VALUES = {
@@ -38,6 +39,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "temporal_binary_found" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.temporal)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is played side by side with others is only waited for."""
+    for value in pyfuncitem.funcargs.values():
+        if isinstance(value, SideBySide):
+            print(f"{pyfuncitem.name}: {value.seconds(pyfuncitem):.1f} s")  # noqa: T201 - shown by -rP
+            return True
+    return None
 
 
 @pytest.fixture(scope="session")

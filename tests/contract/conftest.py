@@ -4,12 +4,15 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.contract.rig import Rig, RigKind
+from tests.side_by_side import SideBySide, chosen, params_of
 
 MODULES = ("tests.contract.sim_rig", "tests.contract.slurm_rig", "tests.contract.kubernetes_rig")
 
@@ -49,6 +52,32 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture
-async def rig(rig_kind: RigKind, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with rig_kind.open(tmp_path) as opened:
-        yield opened
+async def rig(
+    request: pytest.FixtureRequest, rig_kind: RigKind, side_by_side: dict[str, SideBySide], tmp_path: Path
+) -> AsyncIterator[Rig | SideBySide]:
+    """Fresh for each test; of a kind whose tests are played side by side all are under way."""
+    if rig_kind.at_once == 1:
+        async with rig_kind.open(tmp_path) as opened:
+            yield opened
+        return
+    if rig_kind.name not in side_by_side:
+        of_kind = chosen(request.session, lambda i: "rig" in i.fixturenames and params_of(i)["rig_kind"] is rig_kind)
+        side_by_side[rig_kind.name] = SideBySide(of_kind, _world, rig_kind.at_once)
+    yield side_by_side[rig_kind.name]
+
+
+@pytest.fixture(scope="session")
+def side_by_side() -> Iterator[dict[str, SideBySide]]:
+    """By the kind's name, once the first test of the kind runs."""
+    playing: dict[str, SideBySide] = {}
+    yield playing
+    for one in playing.values():
+        one.close()
+
+
+@asynccontextmanager
+async def _world(item: pytest.Function) -> AsyncIterator[dict[str, Rig]]:
+    kind: RigKind = params_of(item)["rig_kind"]
+    with tempfile.TemporaryDirectory(prefix="rig") as folder:
+        async with kind.open(Path(folder)) as opened:
+            yield {"rig": opened}

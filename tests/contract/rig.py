@@ -109,6 +109,8 @@ class RigKind:
     marks: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     """Names of the tests that run on it; empty for all."""
+    at_once: int = 1
+    """Tests of this kind that are played side by side."""
 
 
 async def eventually(

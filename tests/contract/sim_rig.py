@@ -108,4 +108,4 @@ async def open_rig(folder: Path) -> AsyncIterator[Rig]:
         rig.faults.close()
 
 
-KINDS = (RigKind(name="sim", why_not=lambda: None, open=open_rig),)
+KINDS = (RigKind(name="sim", why_not=lambda: None, open=open_rig, at_once=2),)

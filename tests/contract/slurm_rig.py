@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.contract.rig import Rig, RigKind
-from tests.slurm.lab import Cluster, cluster, why_not
+from tests.slurm.lab import QUICK, QUICK_SETTLE, Cluster, cluster, why_not
 
 DEFAULT_REQUEUE = 120
 """Slurm's default cred_expire, seconds: its requeue delay is one more."""
@@ -74,8 +74,8 @@ class SlurmRig:
 @asynccontextmanager
 async def open_rig(folder: Path) -> AsyncIterator[Rig]:
     """`folder` is not used: the sockets of munge need a short path."""
-    async with cluster("alpha", nodes=6, requeue=DEFAULT_REQUEUE) as made:
+    async with cluster("alpha", nodes=6, requeue=DEFAULT_REQUEUE, words=QUICK, settle=QUICK_SETTLE) as made:
         yield SlurmRig(made)
 
 
-KINDS = (RigKind(name="slurm", why_not=why_not, open=open_rig, marks=("slurm",)),)
+KINDS = (RigKind(name="slurm", why_not=why_not, open=open_rig, marks=("slurm",), at_once=3),)

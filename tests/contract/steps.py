@@ -12,6 +12,9 @@ OP = "opaaaaa"
 OTHER_OP = "opbbbbb"
 START = 30.0
 """Seconds that a free cluster may take to start a job and make its first steps."""
+GIVES_UP = 30.0
+"""Seconds until a rank's daemon gives up telling its end by way of a lost node: on Slurm five tries of MessageTimeout
+and a second each; so long a job that has lost one of its nodes is COMPLETING."""
 
 
 async def phase(rig: Rig, native_id: str, wanted: Phase, seconds: float = START) -> NativeJob:
@@ -107,7 +110,7 @@ async def lost_by_scheduler(rig: Rig, job: NativeJob) -> NativeJob:
 
         await eventually(rig, lost_nodes, bool, facts.node_down_after + 15, "given up")
         await rig.backend.stop(job.native_id, job.restarts)
-    return await phase(rig, job.native_id, Phase.PENDING, facts.node_down_after + facts.stop_takes + 15)
+    return await phase(rig, job.native_id, Phase.PENDING, facts.node_down_after + facts.stop_takes + GIVES_UP)
 
 
 async def node_state(rig: Rig, node: str, wanted: Callable[[NodeFacts], bool], seconds: float = START) -> NodeFacts:

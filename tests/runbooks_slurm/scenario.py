@@ -1,8 +1,8 @@
 """Scenarios on real clusters wait most of their time, so a few of them run side by side in one event loop, each with
 clusters, a Temporal namespace and a worker of its own. Each is still one test with its own result."""
 
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,35 +27,27 @@ class Setup:
     limits: dict[str, str] = field(default_factory=dict)
 
 
-def scenario(**words: Any) -> Callable[[Body], Callable[..., None]]:
-    """Makes a test of `async def test_...(stage, <parameters>)`; `words` are those of `Setup`."""
-    setup = Setup(**words)
+def scenario(**words: Any) -> Callable[[Body], Body]:
+    """Gives a test of `stage` its world; `words` are those of `Setup`."""
 
-    def bind(body: Body) -> Callable[..., None]:
-        def test(played: Callable[[], None], **_: object) -> None:
-            played()
-
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-        _, *given = inspect.signature(body).parameters.values()
-        played = inspect.Parameter("played", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        test.__signature__ = inspect.Signature([played, *given])  # type: ignore[attr-defined]
-        test.body, test.setup = body, setup  # type: ignore[attr-defined]
-        return test
+    def bind(body: Body) -> Body:
+        body.setup = Setup(**words)  # type: ignore[attr-defined]
+        return body
 
     return bind
 
 
-async def play(body: Body, setup: Setup, stage: Callable[[Setup], Any], params: dict[str, object]) -> None:
-    """Plays one scenario to its end. What the runbooks told is added to a failure."""
-    async with stage(setup) as made:
-        try:
-            await body(made, **params)
-        except BaseException as error:
-            error.add_note(await told(made))
-            raise
+@asynccontextmanager
+async def telling(stage: Stage) -> AsyncIterator[Stage]:
+    """What the runbooks told is added to a failure."""
+    try:
+        yield stage
+    except BaseException as error:
+        error.add_note(await _told(stage))
+        raise
 
 
-async def told(stage: Stage) -> str:
+async def _told(stage: Stage) -> str:
     """The stories of all runbooks of the scenario, for whoever looks at a failure."""
     try:
         return await stage.stories()

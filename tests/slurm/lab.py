@@ -1,15 +1,15 @@
 """One private Slurm cluster of the lab for tests: started and removed by `deploy/lab/slurm_lab.sh`."""
 
 import asyncio
-import itertools
+import fcntl
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from activities.backends.slurm.backend import SlurmBackend
@@ -20,12 +20,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 LAB = REPOSITORY / "deploy" / "lab" / "slurm_lab.sh"
 TRAIN = REPOSITORY / "deploy" / "lab" / "training" / "train.py"
 CHECK = REPOSITORY / "deploy" / "lab" / "check_gpus.py"
-FIRST_PORT = int(os.environ.get("SLURM_LAB_PORT", "17000"))
-"""Blocks of ten ports from here on; a worker of a parallel run gets blocks of its own."""
+PORTS = range(17000, 17980, 10)
+"""First ports of blocks of ten."""
 SETTLE = 8.0
 """KillWait of the lab (5 s) and three: the least that the adapter accepts."""
-
-_blocks = itertools.count()
+QUICK = ("-o", "KillWait=2", "-o", "SlurmdTimeout=6")
+"""Waits of Slurm that most tests would only sit out."""
+QUICK_SETTLE = 5.0
+"""`SETTLE` of a quick cluster."""
 
 
 def why_not() -> str | None:
@@ -44,14 +46,21 @@ def _path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-def free_block() -> int:
-    """First port of a block in which nobody listens."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for _ in range(90):
-        port = FIRST_PORT + (worker * 200 + next(_blocks) * 10) % 980
-        if all(_free(port + at) for at in range(8)):
-            return port
-    raise AssertionError(f"no free block of ports from {FIRST_PORT} on")
+@contextmanager
+def port_block() -> Iterator[int]:
+    """First port of a block in which nobody listens, kept from every other test on the machine until the end."""
+    locks = Path(tempfile.gettempdir()) / "slurm-lab-ports"
+    locks.mkdir(exist_ok=True)
+    for port in PORTS:
+        with (locks / str(port)).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if all(_free(port + at) for at in range(8)):
+                yield port
+                return
+    raise AssertionError(f"no free block of ports from {PORTS.start} on")
 
 
 def _free(port: int) -> bool:
@@ -199,8 +208,16 @@ async def cluster(
     name: str = "alpha", *, nodes: int = 6, requeue: int = 5, words: tuple[str, ...] = (), **settings: object
 ) -> AsyncIterator[Cluster]:
     """A fresh cluster; every process of it is gone afterwards. `requeue` is cred_expire in seconds."""
+    with port_block() as port:
+        async with _cluster_on(port, name, nodes, requeue, words, settings) as made:
+            yield made
+
+
+@asynccontextmanager
+async def _cluster_on(
+    port: int, name: str, nodes: int, requeue: int, words: tuple[str, ...], settings: Mapping[str, object]
+) -> AsyncIterator[Cluster]:
     root = short_folder()
-    port = free_block()
     start = [
         str(LAB),
         "--root",

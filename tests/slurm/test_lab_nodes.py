@@ -11,7 +11,7 @@ from activities.backends.slurm.settings import SlurmSettings
 from fleet.errors import PermanentError, RefusedError, TemporaryError
 from fleet.model import NodeState, Phase
 from tests.slurm.conftest import Opener
-from tests.slurm.lab import Cluster
+from tests.slurm.lab import QUICK, Cluster
 from tests.slurm.waiting import job_in, until
 
 pytestmark = pytest.mark.slurm
@@ -130,7 +130,7 @@ async def test_a_release_that_died_before_the_reservation_was_deleted_is_finishe
 
 
 async def test_a_reboot_that_never_comes_back_is_no_new_boot_and_stays_ours(lab: Opener) -> None:
-    async with lab("alpha", nodes=2, words=("-o", "ResumeTimeout=10")) as alpha:
+    async with lab("alpha", nodes=2, words=(*QUICK, "-o", "ResumeTimeout=10")) as alpha:
         await alpha.backend.isolate("alpha2", OP, "xid 79")
         before = await alpha.backend.node("alpha2")
         await alpha.backend.reboot("alpha2", OP)

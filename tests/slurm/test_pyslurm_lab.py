@@ -21,7 +21,7 @@ from activities.backends.slurm.pyslurm_reads import CHILD, ChosenReads, PyslurmC
 from activities.backends.slurm.reads import CliReads, release_of
 from activities.backends.slurm.settings import SlurmSettings
 from fleet.errors import TemporaryError
-from tests.slurm.lab import LAB, free_block
+from tests.slurm.lab import LAB, port_block
 
 PREFIX = os.environ.get("SLURM_PREFIX", "")
 PATH = f"{PREFIX}/bin:{PREFIX}/sbin:{os.environ['PATH']}:/usr/sbin" if PREFIX else f"{os.environ['PATH']}:/usr/sbin"
@@ -72,9 +72,9 @@ class Cluster:
         self.child = PyslurmChild(self.commands)
         self.reads = PyslurmReads(self.name, self.cli, self.child)
 
-    def start(self) -> None:
+    def start(self, port: int) -> None:
         loopback = "CommunicationParameters=NoCtldInAddrAny"
-        self.lab("start", self.name, "-n", "3", "-p", str(free_block()), "-o", loopback)
+        self.lab("start", self.name, "-n", "3", "-p", str(port), "-o", loopback)
 
     def lab(self, *argv: str) -> None:
         done = subprocess.run([str(LAB), *argv], env=self.env, capture_output=True, text=True, timeout=60)
@@ -96,15 +96,16 @@ def started() -> Iterator[tuple[Cluster, Cluster]]:
     root = tempfile.mkdtemp(prefix="gr", dir="/tmp")  # sockets want a short path
     Path(root).chmod(0o755)  # and munged a folder that all may enter
     made: list[Cluster] = []
-    try:
-        for name in ("alpha", "beta"):
-            made.append(Cluster(name, root))
-            made[-1].start()
-        yield made[0], made[1]
-    finally:
-        for cluster in made:
-            cluster.lab("rm", cluster.name)
-        shutil.rmtree(root)
+    with port_block() as first, port_block() as second:
+        try:
+            for name, port in (("alpha", first), ("beta", second)):
+                made.append(Cluster(name, root))
+                made[-1].start(port)
+            yield made[0], made[1]
+        finally:
+            for cluster in made:
+                cluster.lab("rm", cluster.name)
+            shutil.rmtree(root)
 
 
 def exists(pid: int | None) -> bool:
