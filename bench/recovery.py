@@ -20,7 +20,7 @@ from fleet.errors import TemporaryError
 from fleet.faults.parse import parse_any
 from fleet.identity import job_workflow_id, node_workflow_id, watch_workflow_id
 from fleet.ledger import Attempt, Ledger, Stage
-from fleet.model import Value
+from fleet.model import Progress, Value
 from fleet.runbooks import EvidenceBatch, Signal
 
 SUMMARY = "node fault -> the same job trains elsewhere, beside the scheduler's own requeue"
@@ -49,7 +49,8 @@ class Recovered(Value):
     step_at: float
     """0: it has made none."""
     lost: int | None
-    """Training steps that were done and thrown away; None where it has made no new one."""
+    """Training steps that were done and thrown away; None where nobody knows, for it has made no new one or the last
+    words of the old attempt went with its pod before they were read."""
     stages: Mapping[Stage, float] = {}
     """Seconds of each stage, of the report's spans."""
 
@@ -124,7 +125,7 @@ async def supervised(place: Stand, side: Side, number: int, fault: str) -> Recov
         receipt_at=max((r.at for r in old.receipt.nodes), default=0.0) if old.receipt else 0.0,
         running_at=running_at,
         step_at=progress.first_step_at or 0.0,
-        lost=(before.step or 0) - (progress.resumed_from or 0),
+        lost=steps_lost(before, progress),
         stages=stage_seconds(new),
     )
     _say(
@@ -135,6 +136,14 @@ async def supervised(place: Stand, side: Side, number: int, fault: str) -> Recov
     await _over(place, node_workflow_id(OURS, nodes[-1]))
     await asyncio.sleep(SETTLED)
     return made
+
+
+def steps_lost(before: Progress, after: Progress) -> int | None:
+    """From the last step of the old attempt back to where the new one resumed."""
+    if after.first_step_at is None or before.step is None:
+        return None
+    lost = before.step - (after.resumed_from or 0)
+    return lost if lost >= 0 else None
 
 
 async def _adopted(place: Stand, job: str) -> tuple[str, ...]:
@@ -208,7 +217,7 @@ async def _left_alone(side: Side, fault: str) -> Recovered:
         fault_at=fault_at,
         running_at=running_at,
         step_at=progress.first_step_at or 0.0,
-        lost=(before.step or 0) - (progress.resumed_from or 0) if progress.first_step_at else None,
+        lost=steps_lost(before, progress),
     )
 
 
@@ -264,15 +273,12 @@ def figures(ours: list[Recovered], alone: Recovered, other: str) -> tuple[Figure
         "fault to first new step, median": (median([r.step_at - r.fault_at for r in ours]), default_step),
     }
     rows += [Figure(name=n, value=v, unit="s", other=other, other_value=default) for n, (v, default) in told.items()]
-    rows.append(
-        Figure(
-            name="training steps lost, worst",
-            value=max(r.lost or 0 for r in ours),
-            unit="steps",
-            other=other,
-            other_value=alone.lost,
+    if lost := [r.lost for r in ours if r.lost is not None]:
+        rows.append(
+            Figure(
+                name="training steps lost, worst", value=max(lost), unit="steps", other=other, other_value=alone.lost
+            )
         )
-    )
     for stage in Stage:
         spent = [r.stages[stage] for r in ours if stage in r.stages]
         if spent:
