@@ -40,6 +40,8 @@ test-kinds: setup kubernetes-lab ## Job kinds of Kubernetes on all their real co
 
 bench: setup ## Every figure that we claim, beside its alternative
 	$(RUN) python -m bench recovery
+	$(RUN) python -m bench recovery --backend kubernetes
+	$(RUN) python -m bench burst
 	$(RUN) python -m bench overhead
 
 format: setup ## Format the code
