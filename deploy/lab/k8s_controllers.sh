@@ -32,7 +32,7 @@ controllers_up() { # NAMES: what each needs in the apiserver, then the processes
   for n in "${new[@]}"; do write_controller_config "$n"; done
   mapfile -t files < <(printf -- "-f=$D/controllers/%s/objects/crds.json\n" "${new[@]}")
   apply "${files[@]}"
-  until_true 300 W --for=condition=Established --timeout=10s "${files[@]}" || die "$NAME: CRDs of ${new[*]} are not established"   # fails at once on one without conditions
+  until_true 300 W --for=condition=Established --timeout=120s crd --all || die "$NAME: CRDs of ${new[*]} are not established"   # fails at once on one without conditions
   mapfile -t files < <(find "${new[@]/#/$D/controllers/}" -path '*/objects/webhooks.*' -printf '-f=%p\n' | sort)
   (( ${#files[@]} == 0 )) || apply "${files[@]}"
   for n in "${new[@]}"; do launch "$n" "${bins[$n]}/$n"; pids+=($!); done
