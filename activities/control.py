@@ -179,25 +179,38 @@ class ControlActivities(Owner):
 
     @implements(api.REQUEST_HEAL)
     async def request_heal(self, arg: api.HealRequest) -> api.Told:
-        """Starts the node's runbook or tells the one that runs; never two on one node."""
+        """Starts the node's runbook or tells the one that runs; never two on one node. A Slurm node that is the twin
+        of a Kubernetes node is repaired there, and a boot identity of the one side says nothing on the other."""
+        owner = self.runtime.policy().owner_of(arg.cluster)
+        if owner != arg.cluster:
+            seen = tuple(e.model_copy(update={"cluster": owner, "boot": None}) for e in arg.evidence)
+            arg = arg.model_copy(update={"cluster": owner, "evidence": seen})
         await start_heal(self.client, arg)
         return api.Told(delivered=True)
 
     @implements(api.TELL_JOB)
     async def tell_job(self, arg: api.TellJob) -> api.Told:
-        """A signal to a job's runbook; one that is gone is no error."""
-        payload: ReceiptNote | EvidenceBatch
-        if arg.signal == Signal.RECEIPT and arg.receipt is not None:
-            payload = ReceiptNote(cluster=arg.cluster, receipt=arg.receipt)
-        else:
-            payload = EvidenceBatch(evidence=arg.evidence)
-        return await self._signal(job_workflow_id(arg.job), arg.signal, payload)
+        """A signal to a job's runbook; one that is gone is no error. What is said of a node that is a twin is said
+        alike from either side, so that it is known for the same; a job takes receipts of its own cluster."""
+        policy = self.runtime.policy() if arg.cluster else None
+        slurm = policy.slurm_on(policy.owner_of(arg.cluster)) if policy else None
+        evidence = arg.evidence
+        if slurm is not None:
+            evidence = tuple(e.model_copy(update={"cluster": slurm, "boot": None}) for e in evidence)
+        if arg.signal != Signal.RECEIPT or arg.receipt is None:
+            return await self._signal(job_workflow_id(arg.job), arg.signal, EvidenceBatch(evidence=evidence))
+        told = api.Told(delivered=False)
+        for cluster in filter(None, (slurm, arg.cluster)):
+            note = ReceiptNote(cluster=cluster, receipt=arg.receipt)
+            told = await self._signal(job_workflow_id(arg.job), arg.signal, note)
+        return told
 
     @implements(api.TELL_NODE)
     async def tell_node(self, arg: api.TellNode) -> api.Told:
         """A job tells a node's runbook that it has left."""
+        owner = self.runtime.policy().owner_of(arg.cluster)
         return await self._signal(
-            node_workflow_id(arg.cluster, arg.node), arg.signal, Evacuated(job=arg.job, text=arg.text)
+            node_workflow_id(owner, arg.node), arg.signal, Evacuated(job=arg.job, text=arg.text)
         )
 
     async def _signal(self, workflow_id: str, signal: str, payload: object) -> api.Told:

@@ -14,7 +14,7 @@ from fleet.evacuation import EvacuationState
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.faults.parse import exit_evidence, parse_job_log
 from fleet.faults.tables import load_tables
-from fleet.identity import fleet_name
+from fleet.identity import fleet_name, of_slinky
 from fleet.model import BOOT_MARGIN, CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
 
 ASK_AGAIN = 10.0
@@ -184,7 +184,7 @@ def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
         )
     drained = (
         (Evidence(source=Source.SCHEDULER, kind=Kind.NODE_DRAINED, code="drained", detail=facts.reason, **common),)
-        if facts.foreign_drain
+        if facts.foreign_drain and not of_slinky(facts.reason)
         else ()
     )
     return (*drained, *condition_evidence(facts, common))

@@ -56,6 +56,11 @@ def op_of_reason(reason: str) -> str | None:
     return found.group(1) if found else None
 
 
+def of_slinky(reason: str) -> bool:
+    """A drain that Slinky's operator set, as the mirror of its Kubernetes side; it alone undoes it."""
+    return reason.startswith("slurm-operator:")
+
+
 def parse_tokens(comment: str) -> JobTokens:
     """Reads `gpu-runbooks.io/supervise gpu-runbooks.io/job=NAME ...` out of a job's comment.
 

@@ -132,6 +132,9 @@ class SlurmCluster(Strict):
     filled in, exit 0 is a pass. Default none: only the scheduler's own count of GPUs is compared."""
     checkpoint_roots: tuple[AbsolutePath, ...] = ()
     """Folders under which jobs may name their checkpoint root. Default none: nothing is read or written there."""
+    twin: Name | None = None
+    """Kubernetes cluster of this file on whose nodes, under the same names, these Slurm nodes run (Slinky). A node is
+    then isolated, repaired and given back there, and counts there. Default none: the Slurm nodes are machines."""
 
 
 class SimCluster(Strict):
@@ -348,6 +351,30 @@ class Policy(Strict):
     a file in the state folder of whoever runs the worker."""
     overrides: Annotated[tuple[Override, ...], AfterValidator(_different_rows)] = ()
     """Catalogue rows changed for this fleet. Default none."""
+
+    @model_validator(mode="after")
+    def _twins_are_pairs(self) -> Self:
+        taken: dict[str, str] = {}
+        for name, cluster in self.clusters.items():
+            twin = cluster.twin if isinstance(cluster, SlurmCluster) else None
+            if twin is None:
+                continue
+            if not isinstance(self.clusters.get(twin), KubernetesCluster):
+                raise ValueError(f"{name} has the twin {twin}, which is no Kubernetes cluster of this file")
+            if taken.setdefault(twin, name) != name:
+                raise ValueError(
+                    f"{taken[twin]} and {name} have the same twin {twin}; a node can be one of them only"
+                )
+        return self
+
+    def owner_of(self, cluster: str) -> str:
+        """The cluster that a node of `cluster` is isolated and repaired in."""
+        settings = self.clusters.get(cluster)
+        return (settings.twin if isinstance(settings, SlurmCluster) else None) or cluster
+
+    def slurm_on(self, cluster: str) -> str | None:
+        """The Slurm cluster that runs on the nodes of this Kubernetes cluster; None for any other cluster."""
+        return next((name for name in self.clusters if name != cluster and self.owner_of(name) == cluster), None)
 
     def mode(self, step: str) -> StepMode:
         """What automation may do at `step`; propose where the file says nothing, or does not know the step."""

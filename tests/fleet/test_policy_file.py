@@ -160,7 +160,7 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
             "    transport: cli",
             "    transprt: cli",
             "7: unknown key 'transprt' under clusters.alpha; allowed: kind, conf, bin_dir, transport, power, check, "
-            "checkpoint_roots; did you mean 'transport'?",
+            "checkpoint_roots, twin; did you mean 'transport'?",
         ),
         (
             "kind: sim, path: fleet.sqlite",

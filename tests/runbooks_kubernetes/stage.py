@@ -57,6 +57,10 @@ class Stage(RealStage):
         """Names of all that the worker works for."""
         return (self.lab.name,)
 
+    def power(self) -> dict[str, tuple[str, ...]]:
+        """Argument lists of the power hook, by `off`, `on`, `status`."""
+        return self.lab.power()
+
     def other_clusters(self) -> list[str]:
         """Lines of the fleet file for clusters beside the lab's."""
         return []
@@ -66,7 +70,7 @@ class Stage(RealStage):
         rows = ["version: 1", "clusters:", *self.other_clusters(), f"  {self.lab.name}:", "    kind: kubernetes"]
         rows += [f"    kubeconfig: {self._kubeconfig}", f"    node_down_after: {NODE_GRACE:.0f}s"]
         rows += [f"    check: {self.lab.place.check_pod(self.lab.name)}", "    power:"]
-        for verb, words in self.lab.power().items():
+        for verb, words in self.power().items():
             rows.append(f"      '{verb}': [{', '.join(repr(word) for word in words)}]")
         rows.append("modes: {" + ", ".join(f"{step}: auto" for step in Step) + "}")
         rows += ["limits:", *(f"  {key}: {value}" for key, value in (LIMITS | limits).items())]

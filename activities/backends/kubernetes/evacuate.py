@@ -88,7 +88,9 @@ class Evacuations:
         if facts is None:
             raise NotFoundError(f"{self.view.cluster} has no node {node!r}")
         jobs = {pod.uid: record.job for record in self.view.records_of(picture) for pod in record.pods}
-        pods = sorted((p for p in picture.pods if p.node == node), key=lambda p: (p.namespace, p.name))
+        slinky = self.view.settings.slinky
+        here = (p for p in picture.pods if p.node == node and not (slinky and p.slurmd))
+        pods = sorted(here, key=lambda p: (p.namespace, p.name))
         return Seen(facts, pods, jobs)
 
     async def _is_off(self, node: str) -> bool:

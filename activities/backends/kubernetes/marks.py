@@ -62,6 +62,13 @@ OUT_TAINT = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown"
 node that is known to be off (kubernetes, Node Shutdowns, "Non-graceful node shutdown handling")."""
 
 
+# -- of Slinky (SlinkyProject/slurm-operator, api/v1beta1/well_known.go)
+CORDON_REASON = "nodeset.slinky.slurm.net/node-cordon-reason"
+"""Annotation of a node: what its operator writes as Slurm's reason when it drains the twin of a cordoned node."""
+SLURM_NODE = "nodeset.slinky.slurm.net/pod-hostname"
+"""Label of a pod in which a slurmd runs: the name of its Slurm node."""
+
+
 class Isolation(Value):
     """What we remember on a node while it is isolated."""
 

@@ -14,7 +14,7 @@ from activities.backends.kubernetes.writes import patched
 from activities.backends.port import GoOn, Isolations
 from activities.backends.power import Power
 from fleet.errors import FleetError, NotFoundError, RefusedError
-from fleet.identity import reason_text
+from fleet.identity import op_of_reason, reason_text
 from fleet.model import MARK, NodeFacts, NodeState
 
 SAME_ORDER = 60.0
@@ -54,7 +54,7 @@ class NodeOrders:
 
         def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
             nonlocal did
-            patch = isolation(record, taints, op, reason)
+            patch = isolation(record, taints, op, reason, slinky=self.view.settings.slinky)
             did = did or patch is not None
             return patch
 
@@ -94,7 +94,8 @@ class NodeOrders:
             return None
 
         def decide(seen: Raw) -> Raw | None:
-            return isolation(node_record(seen, resource), _taints(seen), op, reason)
+            slinky = self.view.settings.slinky
+            return isolation(node_record(seen, resource), _taints(seen), op, reason, slinky=slinky)
 
         if decide(raw) is None:
             return node_record(raw, resource)
@@ -135,8 +136,11 @@ class NodeOrders:
             if mark is None or mark.op != op:
                 return None
             left = [taint for taint in _in_service(record, taints) if taint["key"] != marks.ISOLATED]
+            words = dict.fromkeys((marks.ISOLATED, marks.STATE, marks.OUT_OF_SERVICE))
+            if op_of_reason(record.cordon_reason) == op:
+                words[marks.CORDON_REASON] = None
             patch: Raw = {
-                "metadata": {"annotations": {marks.ISOLATED: None, marks.STATE: None, marks.OUT_OF_SERVICE: None}},
+                "metadata": {"annotations": words},
                 "spec": {"taints": left or None},
             }
             if mark.cordoned:
@@ -257,13 +261,17 @@ def _in_service(record: NodeRecord, taints: list[Raw]) -> list[Raw]:
     return [t for t in taints if not record.out_of_service or t["key"] != marks.OUT_TAINT["key"]]
 
 
-def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str) -> Raw | None:
-    """The patch that isolates the node; None where a cordon or a mark stands already."""
+def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str, *, slinky: bool = False) -> Raw | None:
+    """The patch that isolates the node; None where a cordon or a mark stands already. Slinky's operator gives the
+    reason to the Slurm node, unless somebody has written one for it."""
     if record.cordoned or record.isolation is not None:
         return None
     mark = Isolation(op=op, boot=record.boot, at=time.time(), gpus=record.gpus_declared, cordoned=True)
+    words = {marks.ISOLATED: reason, marks.STATE: mark.model_dump_json()}
+    if slinky and not record.cordon_reason:
+        words[marks.CORDON_REASON] = reason
     return {
-        "metadata": {"annotations": {marks.ISOLATED: reason, marks.STATE: mark.model_dump_json()}},
+        "metadata": {"annotations": words},
         "spec": {
             "unschedulable": True,
             "taints": [*taints, {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"}],

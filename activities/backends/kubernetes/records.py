@@ -6,12 +6,14 @@ from typing import Any
 
 from activities.backends.kubernetes.api import Raw
 from activities.backends.kubernetes.marks import (
+    CORDON_REASON,
     GATE,
     GENERATION,
     ISOLATED,
     OUT_OF_SERVICE,
     PROGRESS,
     PROOF,
+    SLURM_NODE,
     Isolation,
     isolation_of,
 )
@@ -90,6 +92,8 @@ class PodRecord(Value):
     """Carries our finalizer."""
     progress: str = ""
     """What its owner wrote into the annotation `gpu-runbooks.io/progress`."""
+    slurmd: bool = False
+    """A slurmd of Slinky runs in it."""
     gated: bool = False
     """It waits for us to place it."""
     containers: tuple[str, ...] = ()
@@ -131,6 +135,8 @@ class NodeRecord(Value):
     """Op of ours that put the taint of this name on it; empty where the taint is another's, or not there."""
     text: str = ""
     """Our reason, or what others wrote about theirs."""
+    cordon_reason: str = ""
+    """What Slinky's operator shall write as Slurm's reason."""
 
 
 def seconds(text: Any) -> float:
@@ -202,6 +208,7 @@ def pod_record(raw: Raw, resource: str) -> PodRecord:
         node_lost=disruption.get("reason") in _LOST or status.get("reason") == "NodeLost",
         disruption=str(disruption.get("reason", "")),
         progress=str(notes.get(PROGRESS, ""))[:500],
+        slurmd=SLURM_NODE in (meta.get("labels") or {}),
         gated=any(g["name"] == GATE for g in spec.get("schedulingGates") or []),
         ours=PROOF in meta.get("finalizers", []),
         containers=tuple(c["name"] for c in spec.get("containers", [])),
@@ -250,6 +257,7 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
         heartbeats={c["type"]: seconds(c.get("lastHeartbeatTime")) for c in others},
         out_of_service=notes.get(OUT_OF_SERVICE, ""),
         text=notes[ISOLATED] if isolation else _their_words(raw),
+        cordon_reason=notes.get(CORDON_REASON, ""),
     )
 
 

@@ -41,6 +41,9 @@ class KubernetesSettings(Value):
     which no API tells. 50 s is its default (kube-controller-manager reference, 1.32 and later; 40 s before)."""
     settle: float = 15.0
     """Seconds that a kubelet must answer steadily before its word counts for an end that we did not order."""
+    slinky: bool = False
+    """Slurm runs in pods on these nodes: those pods hold nothing by themselves, and a cordon says its reason to
+    Slinky's operator."""
     read_limit: float = 8.0
     """Seconds that one read may take."""
     write_limit: float = 10.0

@@ -266,7 +266,8 @@ class ClusterView:
         return {node.name: node for node in found}
 
     def facts_of(self, picture: Picture) -> tuple[NodeFacts, ...]:
-        holders = held_nodes(picture.pods, Owners(picture.objects))
+        pods = [pod for pod in picture.pods if not (pod.slurmd and self.settings.slinky)]
+        holders = held_nodes(pods, Owners(picture.objects))
         self.records = dict(picture.nodes)
         made = tuple(
             node_facts(self.cluster, record, holders.get(record.name, ()), self.boots, picture.at)
