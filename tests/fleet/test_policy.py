@@ -7,9 +7,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from fleet import policy as policies
-from fleet.errors import NotFoundError
+from fleet.errors import InvalidInputError, NotFoundError
 from fleet.people import Signer
 from fleet.policy import Limits, Policy, Step, StepMode
+from fleet.policy_file import parse_policy
 from fleet.units import duration_text, parse_duration, parse_percent, percent_text, share
 from tests.fleet.make import policy, public_key
 
@@ -165,3 +166,36 @@ def test_the_example_on_the_page_is_a_policy() -> None:
     example = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
 
     assert parse_policy(example.replace("AAAA...", public_key().split()[1]), "docs").clusters
+
+
+TWINS = """
+version: 1
+clusters:
+  gamma: {kind: kubernetes, in_cluster: true}
+  slurm: {kind: slurm, conf: /etc/slurm/slurm.conf, twin: gamma}
+  alpha: {kind: slurm, conf: /etc/slurm/alpha.conf}
+"""
+
+
+def test_a_slurm_node_on_a_kubernetes_node_is_owned_by_the_kubernetes_side() -> None:
+    found = parse_policy(TWINS, "fleet.yaml")
+    assert [found.owner_of(name) for name in ("slurm", "gamma", "alpha", "nobody")] == [
+        "gamma",
+        "gamma",
+        "alpha",
+        "nobody",
+    ]
+    assert [found.slurm_on(name) for name in ("gamma", "slurm", "alpha")] == ["slurm", None, None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("twin: gamma", "twin: alpha", "slurm has the twin alpha, which is no Kubernetes cluster of this file"),
+        ("twin: gamma", "twin: delta", "slurm has the twin delta, which is no Kubernetes cluster of this file"),
+        ("alpha.conf", "alpha.conf, twin: gamma", "slurm and alpha have the same twin gamma"),
+    ],
+)
+def test_twins_are_pairs_of_the_file(old: str, new: str, said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        parse_policy(TWINS.replace(old, new), "fleet.yaml")
