@@ -34,6 +34,9 @@ from fleet.runbooks import (
 HISTORY_SECONDS = 24 * 3600.0
 """How far back a judgement looks for repetitions (the catalogue's rules count within 24 h)."""
 
+NO_WAVE = 1_000_000_000
+"""More nodes at once than there are: nodes that another cluster owns go to their runbooks there, one by one."""
+
 
 class ControlActivities(Owner):
     """Runs on the queue `runbooks`."""
@@ -90,7 +93,7 @@ class ControlActivities(Owner):
             run_timeout=limits.run_timeout,
             settle=limits.settle,
             budget_resets_per_day=limits.budget_resets_per_day,
-            wave_from=limits.wave_from,
+            wave_from=limits.wave_from if policy.owner_of(arg.cluster) == arg.cluster else NO_WAVE,
             signers=policy.signers,
             has_power=_has_power(policy.clusters.get(arg.cluster)),
             evict_others=getattr(policy.clusters.get(arg.cluster), "strangers", None) is Strangers.EVICT,
