@@ -65,8 +65,8 @@ async def slinky(temporal_server: ServerInfo, tmp_path: Path) -> AsyncIterator[S
         if why is not None:
             missing(name, why)
     async with (
-        slurm.cluster("gamma-n", nodes=NODES, requeue=5, words=("-o", "ReturnToService=2")) as twin,
         k8s.cluster("gamma", nodes=NODES) as gamma,
+        slurm.cluster("gamma-n", nodes=NODES, requeue=5, words=("-o", "ReturnToService=2")) as twin,
     ):
         SlinkyStage.slurm = twin
         made = await SlinkyStage.open(temporal_server.address, tmp_path, f"slinky-{next(_numbers)}", gamma)
