@@ -151,6 +151,7 @@ def build(component: Component, cache: Path) -> Path:
             _compile(component, go, half)
             if component.manifests:
                 _render(component, go, cache, half)
+            shutil.rmtree(_work(half))
             half.chmod(0o755)
             half.rename(target)
         finally:
@@ -223,6 +224,7 @@ def _compile(component: Component, go: str, out: Path) -> None:
     _say(f"{component.name}: building {', '.join(component.programs)} with {go} (once; several minutes when cold)")
     began = time.monotonic()
     _run(component, [go, "mod", "download"], "fetching modules")
+    _work(out).mkdir()
     packages = list(component.programs.values())
     listed = subprocess.run(
         [go, "list", "-deps", *packages], cwd=component.folder, env=_environment(), capture_output=True, check=False
@@ -231,7 +233,7 @@ def _compile(component: Component, go: str, out: Path) -> None:
     for number, (program, package) in enumerate(component.programs.items(), 1):
         what = f"{program} ({number} of {len(component.programs)})"
         words = [go, "build", "-v", "-ldflags", component.ldflags, "-o", str(out / program), package]
-        _run(component, words, what, total)
+        _run(component, words, what, total, work=_work(out))
     _say(f"{component.name}: built in {time.monotonic() - began:.0f} s")
 
 
@@ -248,14 +250,19 @@ def _render(component: Component, go: str, cache: Path, out: Path) -> None:
         raise BuildError(f"{component.name}: its manifests cannot be rendered:\n{error.stderr[-2000:]}") from error
 
 
-def _run(component: Component, words: Sequence[str], what: str, total: int = 0) -> None:
+def _work(out: Path) -> Path:
+    """Where Go puts what is in the making: it goes with the folder, for a Go that is ended leaves it."""
+    return out / "work"
+
+
+def _run(component: Component, words: Sequence[str], what: str, total: int = 0, work: Path | None = None) -> None:
     """One call of Go, which names each package that it compiles. Raises BuildError with its last lines."""
     progress = _Progress(f"{component.name}: {what}")
     lines: list[str] = []
     with subprocess.Popen(
         words,
         cwd=component.folder,
-        env=_environment(),
+        env={**_environment(), **({"GOTMPDIR": str(work)} if work else {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
