@@ -42,7 +42,7 @@ class Proxy:
         self.server = server
         self.orders: list[Order] = []
         self.taken: list[tuple[str, str]] = []
-        """Writes that reached the apiserver."""
+        """Writes that the apiserver carried out; one that met another version than it named is none."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         order = next((o for o in self.orders if o.method == request.method and request.path.endswith(o.path)), None)
@@ -55,12 +55,12 @@ class Proxy:
             return web.json_response({"reason": "ServiceUnavailable"}, status=503)
         if spoil is Spoil.UNTAKEN:
             return self._reset(request)
-        if request.method != "GET":
-            self.taken.append((request.method, request.path))
         kept = {k: v for k, v in request.headers.items() if k.lower() in {"authorization", "content-type", "accept"}}
         body = await request.read()
         url = f"{self.server}{request.path_qs}"
         async with self.session.request(request.method, url, headers=kept, data=body or None) as answer:
+            if request.method != "GET" and answer.status < 300:
+                self.taken.append((request.method, request.path))
             return await self._pass_on(request, answer, spoil)
 
     async def _pass_on(

@@ -378,8 +378,15 @@ class Stage:
         return outcome
 
     async def freeze(self, scope: str, update: Update = Update.FREEZE) -> None:
+        """Returns once the worker knows it, too: what it read of a freeze counts for a moment (`FREEZE_FRESH`)."""
         order = FreezeOrder(by="ada", reason="maintenance")
         await self.handle(f"guard/{scope}").execute_update(update, order)
+        if (runtime := self.runtime) is not None:
+
+            async def known() -> bool:
+                return (await runtime.freeze_of(scope) is not None) == (update is Update.FREEZE)
+
+            await self.until(known, f"the worker knows the {update} of {scope}")
 
     # -- waiting
 

@@ -118,8 +118,11 @@ async def test_a_supervised_job_on_the_nodes_of_a_wave_moves_at_once(open_stage:
     others = [node for node in names(1, 12) if node not in held][:1]
     await fail(stage, *others, *held)
     await stage.trains_again("train", native_id, 2)
-    assert not {*held, *others} & set(await stage.nodes_of())
+    assert not {*held} & set(await stage.nodes_of()), (
+        "another node of the wave may not be isolated yet; it moves again"
+    )
     await counted(stage, nodes=3, done=3)
+    assert not {*held} & set(await stage.nodes_of())
     assert stage.faults.most_attempts_alive(native_id) == 1
 
 
@@ -345,10 +348,11 @@ async def test_a_worker_that_is_killed_in_the_middle_of_a_wave_costs_nothing_but
     async with worker_process(stage) as pid:
         await stage.until(lambda: stage.runs("watch/alpha"), "the worker works")
         await fail(stage, *names(1, 150))
-        await stage.until(lambda: len(isolated(stage)) >= 20, "the wave is under way")
+        async with asyncio.timeout(60):
+            while not isolated(stage):  # looked at without a pause: a batch takes less than a second
+                await asyncio.sleep(0)
         os.kill(pid, signal.SIGKILL)
-    done = len(isolated(stage))
-    assert done < 150
+    assert 0 < len(isolated(stage)) < 150
     await stage.start_worker()
     await counted(stage, nodes=150, isolated=150, requested=150)
     assert sorted(isolated(stage)) == sorted(names(1, 150))
