@@ -96,7 +96,7 @@ async def _watches(client: Client, cluster: str) -> bool:
         seen = await client.get_workflow_handle(f"watch/{cluster}").describe()
     except RPCError:
         return False
-    return any(step.HasField("last_started_time") for step in seen.raw_description.pending_activities)
+    return any(step.HasField("last_heartbeat_time") for step in seen.raw_description.pending_activities)
 
 
 def test_what_a_runbook_says_is_never_taken_for_markup(tmp_path: Path) -> None:
