@@ -327,10 +327,10 @@ async def test_a_start_in_the_second_of_the_stop_is_not_refused_by_slurmd(lab: O
 async def test_a_failed_launch_is_started_again_elsewhere_after_the_order(alpha: Cluster) -> None:
     (alpha.root / "alpha" / "health" / "prolog-fail-alpha1").write_text("x")
     native_id = await alpha.quick_job("prolog", "sleep 300", "-x", "alpha[2-4]")
-    failed = await until(
-        lambda: alpha.backend.job(native_id), lambda j: j.held and j.reason == "launch failed requeued held"
+    failed = await until(  # the reason stands before what is left of the launch has ended
+        lambda: alpha.backend.job(native_id),
+        lambda j: j.held and j.reason == "launch failed requeued held" and j.phase is Phase.PENDING,
     )
-    assert failed.phase is Phase.PENDING
     await alpha.backend.adopt(native_id)
     await alpha.slurm("scontrol", "update", f"JobId={native_id}", "ExcNodeList=")
     order = StartOrder(native_id=native_id, restarts=failed.restarts, exclude=("alpha1",))
