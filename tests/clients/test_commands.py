@@ -344,7 +344,7 @@ def test_evidence_refuses_unknown_targets_and_empty_texts(stage: Stage, invoke: 
     log.write_text(XID_79)
     refused(invoke("evidence", "alpha/alpha9", str(log)), 2, "no node 'alpha9'", "alpha1, alpha2")
     refused(invoke("evidence", "gamma/x", str(log)), 2, "no cluster 'gamma'")
-    refused(invoke("evidence", "alpha", str(log)), 2, "CLUSTER/NODE")
+    refused(invoke("evidence", "alpha", str(log)), 1, "it names no node of the cluster", "nothing sent")
     log.write_text(" \n")
     refused(invoke("evidence", "alpha/alpha1", str(log)), 2, "empty")
     log.write_text("all is well\n")
