@@ -12,8 +12,9 @@ from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.api import Raw
 from activities.backends.kubernetes.jobs import JobOrders, own_affinities
 from activities.backends.kubernetes.jobview import JobRecord
-from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.kinds.base import other_gates
 from activities.backends.kubernetes.records import PodRecord
+from activities.backends.kubernetes.writes import end_pod
 from activities.backends.power import Power
 from fleet.errors import NotFoundError, RefusedError
 from fleet.model import NativeJob, Phase
@@ -76,7 +77,7 @@ class Attempts:
             await self._refuse_unfenced(record, pod)
         await self.orders.drop_proofs(record.pods)
         for pod in left:
-            await self._remove(pod)
+            await end_pod(self.api, f"remove pod {pod.name}", pod.namespace, pod.name, pod.uid, grace=0)
 
     async def _refuse_unfenced(self, record: JobRecord, pod: PodRecord) -> None:
         """Receipts were asked for the nodes of attempts that ran whole, for only those were recorded. A rank of one
@@ -92,18 +93,6 @@ class Attempts:
             f"{pod.name} on {pod.node} is of an attempt that never ran whole, and its kubelet has not reported its "
             f"end: power {pod.node} off, or wait until its kubelet answers"
         )
-
-    async def _remove(self, pod: PodRecord) -> None:
-        body = {
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "gracePeriodSeconds": 0,
-            "preconditions": {"uid": pod.uid},
-        }
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        answer = await self.api.write("DELETE", path, body)
-        if answer.outcome not in {Outcome.DONE, Outcome.NOT_FOUND, Outcome.CONFLICT}:
-            raise error_of_write(f"remove pod {pod.name}", answer.outcome, answer.text, answer.retry_after)
 
     # -- placing pods one by one, of kinds whose node affinity cannot change
 
@@ -133,9 +122,8 @@ class Attempts:
         job = record.job
 
         def decide(raw: Raw) -> Raw | None:
-            gates = raw["spec"].get("schedulingGates") or []
-            left = [gate for gate in gates if gate["name"] != marks.GATE]
-            if len(left) == len(gates):
+            left = other_gates(raw["spec"])
+            if len(left) == len(raw["spec"].get("schedulingGates") or []):
                 return None
             affinity = raw["spec"].get("affinity") or {}
             wanted = [hosts.get(node, node) for node in job.required]

@@ -161,7 +161,7 @@ class KubernetesBackend:
     async def holders(self, node: str) -> tuple[NativeJob, ...]:
         """Jobs that we know by their records; every other pod with GPUs as a job of its own that nobody requeues."""
         picture = await self.view.picture(0)
-        facts = next((f for f in self.view.facts_of(picture) if f.node == node), None) or await self.view.node(node)
+        facts = self.view.facts_in(picture, node)
         known = {record.job.native_id: record.job for record in self.view.records_of(picture)}
         return tuple(known.get(native_id) or self._stranger(native_id, node) for native_id in facts.jobs)
 

@@ -18,6 +18,7 @@ from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.plugin import restart_plugin
 from activities.backends.kubernetes.records import PodRecord, pod_record
 from activities.backends.kubernetes.view import ClusterView
+from activities.backends.kubernetes.writes import delete_pod
 from activities.backends.programs import Ended
 from fleet.errors import InvalidInputError, NotFoundError, RefusedError, TemporaryError
 from fleet.model import MARK, CheckResult, NodeFacts
@@ -96,7 +97,8 @@ class Checks:
         """Ends check pods that a crashed worker, or an earlier check, left on the node."""
         if manifest is None:
             return
-        space = f"/api/v1/namespaces/{manifest['metadata']['namespace']}/pods"
+        namespace = manifest["metadata"]["namespace"]
+        space = f"/api/v1/namespaces/{namespace}/pods"
         selector = [("labelSelector", f"{CHECK_OP},{CHECK_NODE}={node}")]
         end = time.monotonic() + GONE_WITHIN
         while True:
@@ -105,14 +107,10 @@ class Checks:
                 return
             for raw in left:
                 if "deletionTimestamp" not in raw["metadata"]:
-                    await self._delete(f"{space}/{raw['metadata']['name']}", raw["metadata"]["uid"])
+                    await delete_pod(self.api, namespace, raw["metadata"]["name"], raw["metadata"]["uid"])
             if time.monotonic() > end:
                 raise TemporaryError(f"an older check on {node} does not go away; looked at again", delay=10.0)
             await asyncio.sleep(0.3)
-
-    async def _delete(self, path: str, uid: str) -> None:
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
-        await self.api.write("DELETE", path, body)
 
     async def _perform(self, facts: NodeFacts, suite: str, manifest: Raw) -> CheckResult:
         space = f"/api/v1/namespaces/{manifest['metadata']['namespace']}/pods"
@@ -126,7 +124,7 @@ class Checks:
         if pod is not None and pod.exit_code is not None:
             said = await self.api.text(what, f"{path}/log", [("tailLines", "200")])
         if pod is not None:
-            await self._delete(path, pod.uid)
+            await delete_pod(self.api, pod.namespace, pod.name, pod.uid)
         rc = pod.exit_code if pod is not None and pod.exit_code is not None else -1
         why = "" if rc != -1 else (pod.reason or pod.waiting if pod is not None else "") or "it did not end in time"
         return judge(facts, suite, Ended(rc=rc, out=said, err=why, timed_out=pod is None))

@@ -16,8 +16,8 @@ from activities.backends.kubernetes.nodes import NodeOrders
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.view import ClusterView
+from activities.backends.kubernetes.writes import delete_pod
 from activities.backends.power import Power
-from fleet.errors import NotFoundError
 from fleet.evacuation import REFUSES, EvacuationOrder, EvacuationState, Hold, Occupant
 from fleet.model import NativeJob, NodeFacts
 
@@ -84,9 +84,7 @@ class Evacuations:
     async def _look(self, node: str) -> Seen:
         """Live. Raises NotFoundError for a node that the cluster does not have."""
         picture = await self.view.picture(0)
-        facts = next((f for f in self.view.facts_of(picture) if f.node == node), None)
-        if facts is None:
-            raise NotFoundError(f"{self.view.cluster} has no node {node!r}")
+        facts = self.view.facts_in(picture, node)
         jobs = {pod.uid: record.job for record in self.view.records_of(picture) for pod in record.pods}
         slinky = self.view.settings.slinky
         here = (p for p in picture.pods if p.node == node and not (slinky and p.slurmd))
@@ -112,7 +110,9 @@ class Evacuations:
         todo = [(pod, there[pod.uid]) for pod in seen.pods if pod.uid in there]
         forced = [pod for pod, o in todo if pod.uid in order.forced and o.hold in REFUSES]
         evicted = [pod for pod, o in todo if order.evict and pod.uid not in order.forced and o.hold in may]
-        answers = await asyncio.gather(*(self._delete(p) for p in forced), *(self._evict(p) for p in evicted))
+        # with its own grace: its kubelet answers, and a pod object that goes before its containers hides them
+        ends = (delete_pod(self.api, p.namespace, p.name, p.uid) for p in forced)
+        answers = await asyncio.gather(*ends, *(self._evict(p) for p in evicted))
         done = Refusals({}, [], max((a.retry_after or 0.0 for a in answers), default=0.0))
         for pod, answer in zip([*forced, *evicted], answers, strict=True):
             if answer.outcome is Outcome.DONE:
@@ -131,11 +131,6 @@ class Evacuations:
             "deleteOptions": {"preconditions": {"uid": pod.uid}},
         }
         return await self.api.write("POST", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
-
-    async def _delete(self, pod: PodRecord) -> Answer:
-        """With its own grace: its kubelet answers, and a pod object that goes before its containers hides them."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        return await self.api.write("DELETE", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", body)
 
 
 # -- pure

@@ -10,12 +10,12 @@ import yaml
 from activities.backends.kubernetes import kueue, marks
 from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject, JobRecord
-from activities.backends.kubernetes.kinds.base import CHILD, LONGEST_NAME, Release, gates_of
+from activities.backends.kubernetes.kinds.base import CHILD, LONGEST_NAME, Release, gates_of, other_gates
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.view import ClusterView
-from activities.backends.kubernetes.writes import patched
+from activities.backends.kubernetes.writes import end_pod, patched
 from fleet.errors import AmbiguousError, NotFoundError, RefusedError, TemporaryError
 from fleet.identity import op_id
 from fleet.model import NativeJob, Phase
@@ -91,7 +91,7 @@ class JobOrders:
             return None if state.suspended else kind.suspend(words)
 
         if newest.queue:
-            await self._on_workload(record, lambda raw: kueue.deactivation(number) if kueue.is_active(raw) else None)
+            await self._deactivate(record, number)
             await self.annotate(record, words)
         else:
             await self._change(record, decide)
@@ -103,6 +103,9 @@ class JobOrders:
             raise TemporaryError(f"job {record.job.native_id}: Kueue has no Workload of it yet", 1.0)
         name, path = str(newest.workload["metadata"]["name"]), kueue.path_of(newest.workload)
         await patched(self.api, f"workload {name}", path, decide)
+
+    async def _deactivate(self, record: JobRecord, number: int) -> None:
+        await self._on_workload(record, lambda raw: kueue.deactivation(number) if kueue.is_active(raw) else None)
 
     async def annotate(self, record: JobRecord, words: Mapping[str, str | None]) -> Raw:
         """Writes (or takes away, None) annotations of its newest object; nothing when they are so already."""
@@ -205,9 +208,9 @@ class JobOrders:
         jobs, _ = await self.api.list(f"jobs of {newest.name}", found.path(newest.namespace), query)
 
         def decide(raw: Raw) -> Raw | None:
-            gates = found.templates(raw)[0]["spec"].get("schedulingGates") or []
-            left = [gate for gate in gates if gate["name"] != marks.GATE]
-            suspended = found.state(raw).suspended and len(left) < len(gates)
+            spec = found.templates(raw)[0]["spec"]
+            left = other_gates(spec)
+            suspended = found.state(raw).suspended and len(left) < len(spec.get("schedulingGates") or [])
             return {"spec": {"template": {"spec": {"schedulingGates": left or None}}}} if suspended else None
 
         for raw in jobs:
@@ -298,7 +301,8 @@ class JobOrders:
         newest, job = record.newest, record.job
         ranks = record.attempt(newest.generation)
         await self._keep_proofs(ranks)
-        await asyncio.gather(*(self._end_pod(pod) for pod in ranks if not (pod.ended or pod.deleted)))
+        left = [pod for pod in ranks if not (pod.ended or pod.deleted)]  # some controllers let the other ranks run on
+        await asyncio.gather(*(end_pod(self.api, f"end pod {p.name}", p.namespace, p.name, p.uid) for p in left))
         words: dict[str, str | None] = {
             marks.ADOPTED: "true",
             marks.HELD: "true",
@@ -323,14 +327,6 @@ class JobOrders:
         elif answer.outcome is not Outcome.DONE:
             raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
 
-    async def _end_pod(self, pod: PodRecord) -> None:
-        """With its grace. Some controllers leave the other ranks of a failed job running."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
-        answer = await self.api.write("DELETE", path, body)
-        if answer.outcome not in {Outcome.DONE, Outcome.NOT_FOUND, Outcome.CONFLICT}:
-            raise error_of_write(f"end pod {pod.name}", answer.outcome, answer.text, answer.retry_after)
-
     async def cancel(self, native_id: str) -> NativeJob:
         """Suspended for good. Its object stays, so that everybody can see how it ended."""
         record = await self.view.known_job(native_id)
@@ -349,9 +345,7 @@ class JobOrders:
 
         if newest.queue:
             await self.annotate(record, words)
-            await self._on_workload(
-                record, lambda raw: kueue.deactivation(record.job.restarts) if kueue.is_active(raw) else None
-            )
+            await self._deactivate(record, record.job.restarts)
         else:
             await self._change(record, decide)
         await self.drop_proofs(record.pods)

@@ -8,11 +8,12 @@ there, too.
 """
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.kinds.base import set_gate
-from activities.backends.kubernetes.marks import GENERATION, RESTARTS
+from activities.backends.kubernetes.kinds.base import set_gate, set_number
+from activities.backends.kubernetes.marks import RESTARTS
+from activities.backends.kubernetes.records import conditions_of
 from fleet.errors import TemporaryError
 
 PREFIX = "kueue.x-k8s.io/"
@@ -58,19 +59,15 @@ def is_active(workload: Raw) -> bool:
 
 def has_quota(workload: Raw | None) -> bool:
     """It has quota: it runs, is about to, or its pods are still counted."""
-    return _conditions(workload).get("QuotaReserved", {}).get("status") == "True"
+    return conditions_of(workload or {}).get("QuotaReserved", {}).get("status") == "True"
 
 
 def waits_for(workload: Raw | None) -> str:
     """Why it does not run, in Kueue's words."""
     if has_quota(workload):
         return "admitted by Kueue"
-    reserved = _conditions(workload).get("QuotaReserved", {})
+    reserved = conditions_of(workload or {}).get("QuotaReserved", {})
     return " ".join(w for w in (reserved.get("reason", "queued"), reserved.get("message", "")) if w)[:200]
-
-
-def _conditions(workload: Raw | None) -> Mapping[str, Raw]:
-    return {c["type"]: c for c in (workload or {}).get("status", {}).get("conditions") or []}
 
 
 def deactivation(number: int) -> Raw:
@@ -85,9 +82,7 @@ def next_attempt(workload: Raw, generation: int, gated: bool) -> Raw | None:
     sets = copy.deepcopy(workload["spec"]["podSets"])
     for one in sets:
         template = one["template"]
-        kept = template.get("metadata") or {}
-        notes = {**(kept.get("annotations") or {}), GENERATION: str(generation)}
-        template["metadata"] = {**kept, "annotations": notes}
+        set_number(template, generation)
         set_gate(template, gated)
     if sets == workload["spec"]["podSets"] or is_active(workload):
         return None

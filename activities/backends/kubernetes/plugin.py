@@ -3,9 +3,9 @@
 import asyncio
 import time
 
-from activities.backends.kubernetes.api import KubeApi, Raw
-from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.view import ClusterView
+from activities.backends.kubernetes.writes import end_pod
 from fleet.model import NodeFacts
 
 COUNTS_WITHIN = 90.0
@@ -25,7 +25,9 @@ async def restart_plugin(api: KubeApi, view: ClusterView, facts: NodeFacts) -> N
     pods, _ = await api.list(f"device plugin of {facts.node}", space, query)
     if not pods:
         return facts
-    await asyncio.gather(*(_end(api, facts.node, space, pod) for pod in pods))
+    what = f"restart the device plugin of {facts.node}"
+    metas = [pod["metadata"] for pod in pods]
+    await asyncio.gather(*(end_pod(api, what, plugin.namespace, meta["name"], meta["uid"]) for meta in metas))
     end = time.monotonic() + COUNTS_WITHIN
     pause = 0.2
     while time.monotonic() < end:
@@ -35,10 +37,3 @@ async def restart_plugin(api: KubeApi, view: ClusterView, facts: NodeFacts) -> N
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 3.0)
     return facts
-
-
-async def _end(api: KubeApi, node: str, space: str, pod: Raw) -> None:
-    body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod["metadata"]["uid"]}}
-    answer = await api.write("DELETE", f"{space}/{pod['metadata']['name']}", body)
-    if answer.outcome not in {Outcome.DONE, Outcome.NOT_FOUND, Outcome.CONFLICT}:
-        raise error_of_write(f"restart the device plugin of {node}", answer.outcome, answer.text, answer.retry_after)

@@ -8,7 +8,9 @@ import asyncio
 import time
 
 from activities.backends.kubernetes.api import KubeApi, Raw
+from activities.backends.kubernetes.kinds.base import true_conditions
 from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.records import conditions_of
 from fleet.errors import RefusedError
 from fleet.identity import TOKEN_PREFIX, op_id
 from fleet.model import MARK
@@ -36,21 +38,15 @@ async def order_reboot(api: KubeApi, node: str, op: str, boot: str) -> None:
         made = await api.get(f"RebootNode {name}", f"{PATH}/{name}")
         if (why := _refused(made)) is not None:
             raise RefusedError(f"NVSentinel does not reboot {node}: {why} (kubectl describe rebootnode {name})")
-        if _is(made, "SignalSent") == "True":
+        if "SignalSent" in true_conditions(made):
             return
         await asyncio.sleep(0.3)
 
 
-def _is(raw: Raw, kind: str) -> str:
-    conditions = raw.get("status", {}).get("conditions") or []
-    return str(next((c.get("status", "") for c in conditions if c.get("type") == kind), ""))
-
-
 def _refused(raw: Raw) -> str | None:
-    if _is(raw, "ManualMode") == "True":
+    if "ManualMode" in true_conditions(raw):
         return "it is in manual mode, a person must reboot the node"
-    if _is(raw, "SignalSent") == "False":
-        conditions = raw["status"]["conditions"]
-        said = next(c for c in conditions if c.get("type") == "SignalSent")
+    said = conditions_of(raw).get("SignalSent", {})
+    if said.get("status") == "False":
         return " ".join(w for w in (said.get("reason"), said.get("message")) if w) or "its signal could not be sent"
     return None

@@ -155,6 +155,11 @@ def quantity(value: Any) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def conditions_of(raw: Raw) -> dict[str, Raw]:
+    """The conditions of an object's status, by type."""
+    return {c["type"]: c for c in raw.get("status", {}).get("conditions") or []}
+
+
 def pod_gpus(spec: Raw, resource: str) -> int:
     """Devices that a pod asks for: extended resources have equal limits and requests."""
     found = 0

@@ -255,7 +255,11 @@ class ClusterView:
 
     async def node(self, node: str) -> NodeFacts:
         """Live. Raises NotFoundError for a node that the cluster does not have."""
-        for facts in await self.live_nodes():
+        return self.facts_in(await self.picture(0), node)
+
+    def facts_in(self, picture: Picture, node: str) -> NodeFacts:
+        """One node of a picture. Raises NotFoundError for one that the cluster did not have."""
+        for facts in self.facts_of(picture):
             if facts.node == node:
                 return facts
         raise NotFoundError(f"{self.cluster} has no node {node!r}")

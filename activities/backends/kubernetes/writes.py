@@ -54,6 +54,21 @@ async def patched(
     raise TemporaryError(f"{what}: somebody else keeps writing there, {TRIES} tries met another version", delay=1.0)
 
 
+async def delete_pod(api: KubeApi, namespace: str, name: str, uid: str, *, grace: int | None = None) -> Answer:
+    """Orders the end of that very pod; the answer is not judged. `grace` in seconds; None for the pod's own."""
+    body: Raw = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+    if grace is not None:
+        body["gracePeriodSeconds"] = grace
+    return await api.write("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+
+
+async def end_pod(api: KubeApi, what: str, namespace: str, name: str, uid: str, *, grace: int | None = None) -> None:
+    """The same; no error when it, or it by that uid, is gone. Raises the error of any other answer."""
+    answer = await delete_pod(api, namespace, name, uid, grace=grace)
+    if answer.outcome not in {Outcome.DONE, Outcome.NOT_FOUND, Outcome.CONFLICT}:
+        raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
+
+
 async def shown(what: str, read: Callable[[], Awaitable[T]], settled: Callable[[T], bool], seconds: float) -> T:
     """Polls until the effect of an accepted write shows. Raises TemporaryError when it does not in `seconds`."""
     end = time.monotonic() + seconds

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
-from activities.backends.kubernetes.marks import GATE, GENERATION
-from activities.backends.kubernetes.records import PodRecord
+from activities.backends.kubernetes.marks import FIRST, GATE, GENERATION
+from activities.backends.kubernetes.records import PodRecord, conditions_of
 from fleet.model import Phase, Value
 
 RESTART_ENV = "GPU_RUNBOOKS_RESTART"
@@ -58,6 +58,8 @@ class JobKind(ABC):
     api_kind: ClassVar[str]
     plural: ClassVar[str]
     """Its resource, in a path and in a role."""
+    label: ClassVar[str]
+    """Of its pods; its value is the object's name, save where the kind says otherwise."""
     child: ClassVar["JobKind | None"] = None
     """Kind of the object of the same name that it makes, where only that one says how its pods are run."""
     observed: ClassVar[bool] = False
@@ -98,9 +100,9 @@ class JobKind(ABC):
         """Whether a pod with that name belongs to this very object, and not to an older one of the same name."""
         return pod.owner_uid == str(raw["metadata"]["uid"])
 
-    @abstractmethod
     def pods_of(self, names: Sequence[str]) -> str:
         """Label selector of the pods of these objects; it may find more than these."""
+        return f"{self.label} in ({','.join(names)})"
 
     def longest_name(self, raw: Raw) -> int:
         """Characters that the name of such an object may have, for names are made of it."""
@@ -115,9 +117,9 @@ class JobKind(ABC):
     def fill_in(self, raw: Raw) -> Raw:
         """A manifest for a submit, with what we need where its owner left it open. Raises InvalidInputError."""
 
-    @abstractmethod
     def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
         """Patch that stops it with its pods' grace and keeps the object."""
+        return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
 
     def reopen(self, raw: Raw) -> Raw | None:
         """Patch of the status after which the template may change and it counts as not started; None when it is so
@@ -137,6 +139,15 @@ class JobKind(ABC):
     @abstractmethod
     def successor(self, raw: Raw, name: str, order: Release) -> Raw:
         """A new, suspended object for the next attempt of one that has ended for good."""
+
+    def made_of(self, raw: Raw, name: str, order: Release, spec: Raw, *, drop: frozenset[str] = frozenset()) -> Raw:
+        """The successor with that spec. `drop`: labels of the old object that are not taken over."""
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.api_kind,
+            "metadata": successor_metadata(raw, name, order, drop),
+            "spec": spec,
+        }
 
 
 # -- what the kinds share
@@ -166,29 +177,42 @@ def gates_of(template: Raw) -> list[str]:
     return [gate["name"] for gate in template.get("spec", {}).get("schedulingGates") or []]
 
 
+def other_gates(spec: Raw) -> list[Raw]:
+    """The scheduling gates of a pod's spec without ours."""
+    return [gate for gate in spec.get("schedulingGates") or [] if gate["name"] != GATE]
+
+
 def set_gate(template: Raw, wanted: bool) -> None:
     """Gives a pod template our scheduling gate, or takes it away; others' stay."""
-    others = [name for name in gates_of(template) if name != GATE]
-    names = [*others, GATE] if wanted else others
+    gates = [*other_gates(template["spec"]), *([{"name": GATE}] if wanted else [])]
     template["spec"] = {k: v for k, v in template["spec"].items() if k != "schedulingGates"}
-    template["spec"] |= {"schedulingGates": [{"name": name} for name in names]} if names else {}
+    template["spec"] |= {"schedulingGates": gates} if gates else {}
 
 
 def true_conditions(raw: Raw) -> Mapping[str, Raw]:
     """Conditions that are True, by type."""
-    found = raw.get("status", {}).get("conditions") or []
-    return {c["type"]: c for c in found if c.get("status") == "True"}
+    return {kind: c for kind, c in conditions_of(raw).items() if c.get("status") == "True"}
 
 
-def note_restarts(template: Raw, generation: str, annotation: str) -> None:
-    """Gives a template the annotation of its attempt's number, and its containers the variable that reads it."""
+def set_number(template: Raw, generation: int) -> None:
+    """Writes the number of its attempt into a pod template."""
+    kept = template.get("metadata") or {}
+    notes = {**(kept.get("annotations") or {}), GENERATION: str(generation)}
+    template["metadata"] = {**kept, "annotations": notes}
+
+
+def add_restart_variable(env: list[Raw]) -> None:
+    """Gives a container's environment the variable that reads the number; one that stands there stays."""
+    if RESTART_ENV not in {one.get("name") for one in env}:
+        source = {"fieldRef": {"fieldPath": f"metadata.annotations['{GENERATION}']"}}
+        env.append({"name": RESTART_ENV, "valueFrom": source})
+
+
+def note_restarts(template: Raw) -> None:
+    """Gives a template of a first attempt its number, and its containers the variable that reads it."""
     for container in template.setdefault("spec", {}).get("containers", []):
-        env = container.setdefault("env", [])
-        known = {e.get("name") for e in env}
-        source = {"fieldRef": {"fieldPath": f"metadata.annotations['{annotation}']"}}
-        env += [{"name": RESTART_ENV, "valueFrom": source}] if RESTART_ENV not in known else []
-    notes = template.setdefault("metadata", {}).setdefault("annotations", {})
-    notes[annotation] = generation
+        add_restart_variable(container.setdefault("env", []))
+    set_number(template, 0)
 
 
 def template_patch(template: Raw, order: Release, number: int) -> Raw:
@@ -223,7 +247,7 @@ def replacing(old: Mapping[str, object], new: Mapping[str, object]) -> Raw:
     return patch
 
 
-def successor_metadata(raw: Raw, name: str, order: Release, first_label: str, drop: frozenset[str]) -> Raw:
+def successor_metadata(raw: Raw, name: str, order: Release, drop: frozenset[str]) -> Raw:
     """Metadata of a successor: the old one's own labels and annotations, our words, and the name of the first."""
     meta = raw["metadata"]
     labels = meta.get("labels") or {}
@@ -233,7 +257,7 @@ def successor_metadata(raw: Raw, name: str, order: Release, first_label: str, dr
         "namespace": meta["namespace"],
         "labels": {
             **{k: v for k, v in labels.items() if k not in drop},
-            first_label: labels.get(first_label, meta["name"]),
+            FIRST: labels.get(FIRST, meta["name"]),
         },
         "annotations": {
             k: v for k, v in notes.items() if v is not None and not k.startswith("kubectl.kubernetes.io/")

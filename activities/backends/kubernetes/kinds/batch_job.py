@@ -2,7 +2,6 @@
 1.34 (docs/kubernetes.md)."""
 
 import copy
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
@@ -12,11 +11,10 @@ from activities.backends.kubernetes.kinds.base import (
     Release,
     managed_by_others,
     note_restarts,
-    successor_metadata,
+    set_number,
     template_patch,
     true_conditions,
 )
-from activities.backends.kubernetes.marks import FIRST, GENERATION
 from activities.backends.kubernetes.records import PodRecord, seconds
 from fleet.errors import InvalidInputError
 from fleet.model import Phase
@@ -39,6 +37,7 @@ class BatchJob(JobKind):
     api_version: ClassVar[str] = "batch/v1"
     api_kind: ClassVar[str] = "Job"
     plural: ClassVar[str] = "jobs"
+    label: ClassVar[str] = NAME_LABEL
 
     def state(self, raw: Raw) -> KindState:
         spec, status = raw.get("spec", {}), raw.get("status", {})
@@ -66,20 +65,14 @@ class BatchJob(JobKind):
     def object_of(self, pod: PodRecord) -> str:
         return pod.owner_name if pod.owner_kind == self.api_kind else ""
 
-    def pods_of(self, names: Sequence[str]) -> str:
-        return f"{NAME_LABEL} in ({','.join(names)})"
-
     def refusal(self, raw: Raw) -> str | None:
         return managed_by_others(raw, CONTROLLER) or spec_refusal(raw.get("spec", {}), "spec")
 
     def fill_in(self, raw: Raw) -> Raw:
         made = copy.deepcopy(raw)
         fill_in_spec(made["spec"])
-        note_restarts(made["spec"]["template"], "0", GENERATION)
+        note_restarts(made["spec"]["template"])
         return made
-
-    def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
-        return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
 
     def reopen(self, raw: Raw) -> Raw | None:
         return {"status": {"startTime": None}} if raw.get("status", {}).get("startTime") else None
@@ -91,19 +84,11 @@ class BatchJob(JobKind):
 
     def successor(self, raw: Raw, name: str, order: Release) -> Raw:
         spec = {k: v for k, v in copy.deepcopy(raw["spec"]).items() if k != "selector"}
-        template = spec["template"]
-        labels = template.get("metadata", {}).get("labels", {}) or {}
-        template["metadata"] = {
-            **{k: v for k, v in template.get("metadata", {}).items() if k != "creationTimestamp"},
-            "labels": {k: v for k, v in labels.items() if k not in _CONTROLLERS},
-            "annotations": {**template["metadata"].get("annotations", {}), GENERATION: str(order.generation)},
-        }
-        return {
-            "apiVersion": self.api_version,
-            "kind": self.api_kind,
-            "metadata": successor_metadata(raw, name, order, FIRST, _CONTROLLERS),
-            "spec": {**spec, "suspend": True, "manualSelector": None},
-        }
+        set_number(spec["template"], order.generation)
+        meta = spec["template"]["metadata"]
+        meta.pop("creationTimestamp", None)
+        meta["labels"] = {k: v for k, v in (meta.get("labels") or {}).items() if k not in _CONTROLLERS}
+        return self.made_of(raw, name, order, {**spec, "suspend": True, "manualSelector": None}, drop=_CONTROLLERS)
 
 
 # -- the spec of a Job, wherever it stands

@@ -2,7 +2,7 @@
 v0.11 (docs/kubernetes.md)."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from activities.backends.kubernetes.api import Raw
@@ -14,11 +14,10 @@ from activities.backends.kubernetes.kinds.base import (
     managed_by_others,
     note_restarts,
     set_gate,
-    successor_metadata,
+    set_number,
     true_conditions,
 )
 from activities.backends.kubernetes.kinds.batch_job import fill_in_spec, pods_at_a_time, spec_refusal
-from activities.backends.kubernetes.marks import FIRST, GENERATION
 from activities.backends.kubernetes.records import PodRecord
 from fleet.errors import InvalidInputError
 from fleet.model import Phase
@@ -37,6 +36,7 @@ class JobSet(JobKind):
     api_version: ClassVar[str] = "jobset.x-k8s.io/v1alpha2"
     api_kind: ClassVar[str] = "JobSet"
     plural: ClassVar[str] = "jobsets"
+    label: ClassVar[str] = NAME
     affinity_mutable: ClassVar[bool] = False
     has_jobs: ClassVar[bool] = True
     ends_with_a_pod: ClassVar[bool] = True
@@ -65,9 +65,6 @@ class JobSet(JobKind):
 
     def is_of(self, pod: PodRecord, raw: Raw) -> bool:
         return pod.labels.get(UID) == str(raw["metadata"]["uid"])
-
-    def pods_of(self, names: Sequence[str]) -> str:
-        return f"{NAME} in ({','.join(names)})"
 
     def longest_name(self, raw: Raw) -> int:
         numbers = (
@@ -101,20 +98,15 @@ class JobSet(JobKind):
             raise InvalidInputError("the manifest needs spec.replicatedJobs")
         for part in _parts(made):
             fill_in_spec(part["template"]["spec"])
-            note_restarts(part["template"]["spec"]["template"], "0", GENERATION)
+            note_restarts(part["template"]["spec"]["template"])
         return made
-
-    def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
-        return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
 
     def release(self, raw: Raw, order: Release) -> Raw:
         """Its controller takes annotations and gates of the templates over to its Jobs when it resumes."""
         parts = copy.deepcopy(_parts(raw))
         for part in parts:
             template = part["template"]["spec"]["template"]
-            kept = template.get("metadata") or {}
-            notes = {**(kept.get("annotations") or {}), GENERATION: str(order.generation)}
-            template["metadata"] = {**kept, "annotations": notes}
+            set_number(template, order.generation)
             set_gate(template, order.gated)
         spec: Raw = {"replicatedJobs": parts}
         return {
@@ -128,16 +120,10 @@ class JobSet(JobKind):
         (spec.get("network") or {}).pop("subdomain", None)
         for part in spec["replicatedJobs"]:
             template = part["template"]["spec"]["template"]
-            kept = {k: v for k, v in (template.get("metadata") or {}).items() if k != "creationTimestamp"}
-            notes = {**(kept.get("annotations") or {}), GENERATION: str(order.generation)}
-            template["metadata"] = {**kept, "annotations": notes}
+            set_number(template, order.generation)
+            template["metadata"].pop("creationTimestamp", None)
             set_gate(template, False)
-        return {
-            "apiVersion": self.api_version,
-            "kind": self.api_kind,
-            "metadata": successor_metadata(raw, name, order, FIRST, frozenset()),
-            "spec": {**spec, "suspend": True},
-        }
+        return self.made_of(raw, name, order, {**spec, "suspend": True})
 
 
 def _parts(raw: Raw) -> list[Raw]:

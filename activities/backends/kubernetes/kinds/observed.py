@@ -1,7 +1,7 @@
 """Kinds that are shown and never adopted: nothing of ours stops or starts them. On a faulty node they are handled by
 policy, like every job that nobody gave into our hands, but under their right names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
@@ -17,8 +17,6 @@ class Observed(JobKind):
     """Base of these kinds: a name, the label of its pods, and why it is not adopted."""
 
     observed: ClassVar[bool] = True
-    label: ClassVar[str]
-    """Of its pods; its value is the object's name."""
     why: ClassVar[str]
 
     def state(self, raw: Raw) -> KindState:
@@ -35,9 +33,6 @@ class Observed(JobKind):
     def is_of(self, pod: PodRecord, raw: Raw) -> bool:
         del pod, raw
         return True
-
-    def pods_of(self, names: Sequence[str]) -> str:
-        return f"{self.label} in ({','.join(names)})"
 
     def refusal(self, raw: Raw) -> str | None:
         del raw

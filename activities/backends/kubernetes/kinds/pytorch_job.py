@@ -2,7 +2,7 @@
 measured on 1.9.3 (docs/kubernetes.md)."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
@@ -12,16 +12,14 @@ from activities.backends.kubernetes.kinds.base import (
     Release,
     managed_by_others,
     note_restarts,
-    successor_metadata,
+    set_number,
     template_patch,
     true_conditions,
 )
-from activities.backends.kubernetes.marks import FIRST, GENERATION
 from activities.backends.kubernetes.records import PodRecord, seconds
 from fleet.errors import InvalidInputError
 from fleet.model import Phase
 
-NAME_LABEL = "training.kubeflow.org/job-name"
 OPERATOR = "kubeflow.org/training-operator"
 _ROLES = ("Master", "Worker")
 
@@ -33,6 +31,7 @@ class PyTorchJob(JobKind):
     api_version: ClassVar[str] = "kubeflow.org/v1"
     api_kind: ClassVar[str] = "PyTorchJob"
     plural: ClassVar[str] = "pytorchjobs"
+    label: ClassVar[str] = "training.kubeflow.org/job-name"
     quiet: ClassVar[float | None] = 1.0
     """Resumed while an old pod is there, also in its controller's own picture, it is Failed for good."""
 
@@ -58,9 +57,6 @@ class PyTorchJob(JobKind):
 
     def object_of(self, pod: PodRecord) -> str:
         return pod.owner_name if pod.owner_kind == self.api_kind else ""
-
-    def pods_of(self, names: Sequence[str]) -> str:
-        return f"{NAME_LABEL} in ({','.join(names)})"
 
     def longest_name(self, raw: Raw) -> int:
         """Its pods' Services are called `NAME-worker-N`."""
@@ -93,7 +89,7 @@ class PyTorchJob(JobKind):
         for role in _roles(made).values():
             role.setdefault("replicas", 1)
             role.setdefault("restartPolicy", "Never")
-            note_restarts(role.setdefault("template", {}), "0", GENERATION)
+            note_restarts(role.setdefault("template", {}))
         return made
 
     def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
@@ -117,14 +113,8 @@ class PyTorchJob(JobKind):
         spec["runPolicy"] = {**spec.get("runPolicy", {}), "suspend": True}
         for role in _ROLES:
             if role in spec["pytorchReplicaSpecs"]:
-                meta = spec["pytorchReplicaSpecs"][role].setdefault("template", {}).setdefault("metadata", {})
-                meta["annotations"] = {**(meta.get("annotations") or {}), GENERATION: str(order.generation)}
-        return {
-            "apiVersion": self.api_version,
-            "kind": self.api_kind,
-            "metadata": successor_metadata(raw, name, order, FIRST, frozenset()),
-            "spec": spec,
-        }
+                set_number(spec["pytorchReplicaSpecs"][role].setdefault("template", {}), order.generation)
+        return self.made_of(raw, name, order, spec)
 
 
 def _policy(raw: Raw) -> Raw:

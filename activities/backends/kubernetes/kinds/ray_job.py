@@ -3,7 +3,7 @@ What it lets us change and when it starts pods by itself was measured on 1.6.0 (
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
@@ -14,10 +14,9 @@ from activities.backends.kubernetes.kinds.base import (
     managed_by_others,
     merged,
     note_restarts,
-    successor_metadata,
+    set_number,
     template_patch,
 )
-from activities.backends.kubernetes.marks import FIRST, GENERATION
 from activities.backends.kubernetes.records import PodRecord, seconds
 from fleet.errors import InvalidInputError
 from fleet.model import Phase
@@ -36,6 +35,7 @@ class RayJob(JobKind):
     api_version: ClassVar[str] = "ray.io/v1"
     api_kind: ClassVar[str] = "RayJob"
     plural: ClassVar[str] = "rayjobs"
+    label: ClassVar[str] = CLUSTER_LABEL
     quiet: ClassVar[float | None] = 0.0
     """Resumed while old pods end, it makes a second RayCluster at once."""
 
@@ -104,11 +104,8 @@ class RayJob(JobKind):
         for group in _workers(made):
             group.setdefault("template", {})
         for template in self.templates(made):
-            note_restarts(template, "0", GENERATION)
+            note_restarts(template)
         return made
-
-    def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
-        return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
 
     def release(self, raw: Raw, order: Release) -> Raw:
         """A list is replaced whole by a merge patch, so the groups of workers go with all that they have."""
@@ -125,16 +122,10 @@ class RayJob(JobKind):
         return {"metadata": {"annotations": dict(order.annotations)}, "spec": spec}
 
     def successor(self, raw: Raw, name: str, order: Release) -> Raw:
-        made: Raw = {
-            "apiVersion": self.api_version,
-            "kind": self.api_kind,
-            "metadata": successor_metadata(raw, name, order, FIRST, frozenset()),
-            "spec": {**copy.deepcopy(raw["spec"]), "suspend": True},
-        }
+        made = self.made_of(raw, name, order, {**copy.deepcopy(raw["spec"]), "suspend": True})
         made["spec"].pop("jobId", None)
         for template in self.templates(made):
-            meta = template.setdefault("metadata", {})
-            meta["annotations"] = {**(meta.get("annotations") or {}), GENERATION: str(order.generation)}
+            set_number(template, order.generation)
         return made
 
 

@@ -2,23 +2,21 @@
 runtime. What it lets us change and when it starts pods by itself was measured on 2.2.0 (docs/kubernetes.md)."""
 
 import copy
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
 from activities.backends.kubernetes.kinds.base import (
     CHILD,
-    RESTART_ENV,
     JobKind,
     KindState,
     Release,
+    add_restart_variable,
     managed_by_others,
     merged,
-    successor_metadata,
     true_conditions,
 )
 from activities.backends.kubernetes.kinds.jobset import NAME, UID, JobSet
-from activities.backends.kubernetes.marks import FIRST, GATE, GENERATION
+from activities.backends.kubernetes.marks import GATE, GENERATION
 from activities.backends.kubernetes.records import PodRecord
 from fleet.model import Phase
 
@@ -38,6 +36,7 @@ class TrainJob(JobKind):
     api_version: ClassVar[str] = "trainer.kubeflow.org/v1alpha1"
     api_kind: ClassVar[str] = "TrainJob"
     plural: ClassVar[str] = "trainjobs"
+    label: ClassVar[str] = NAME
     child: ClassVar[JobKind | None] = _SET
     affinity_mutable: ClassVar[bool] = False
     """It takes another affinity, and its JobSet refuses it for ever after."""
@@ -76,9 +75,6 @@ class TrainJob(JobKind):
     def is_of(self, pod: PodRecord, raw: Raw) -> bool:
         return CHILD not in raw or pod.labels.get(UID) == str(raw[CHILD]["metadata"]["uid"])
 
-    def pods_of(self, names: Sequence[str]) -> str:
-        return f"{NAME} in ({','.join(names)})"
-
     def longest_name(self, raw: Raw) -> int:
         return _SET.longest_name(raw.get(CHILD) or {"spec": {"replicatedJobs": [_a_part(raw)]}})
 
@@ -95,14 +91,8 @@ class TrainJob(JobKind):
     def fill_in(self, raw: Raw) -> Raw:
         """Its runtime decides the rest, and is looked at when it is adopted."""
         made = copy.deepcopy(raw)
-        env = made["spec"].setdefault("trainer", {}).setdefault("env", [])
-        if RESTART_ENV not in {one.get("name") for one in env}:
-            source = {"fieldRef": {"fieldPath": f"metadata.annotations['{GENERATION}']"}}
-            env.append({"name": RESTART_ENV, "valueFrom": source})
+        add_restart_variable(made["spec"].setdefault("trainer", {}).setdefault("env", []))
         return made
-
-    def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
-        return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
 
     def prepare(self, raw: Raw, order: Release) -> Raw | None:
         """Its webhook takes runtimePatches only from a suspended object, and not in the request that resumes it."""
@@ -121,12 +111,7 @@ class TrainJob(JobKind):
         spec = copy.deepcopy(raw["spec"])
         kept = [one for one in spec.get("runtimePatches") or [] if one.get("manager") not in {MANAGER, KUEUE}]
         spec["runtimePatches"] = [*kept, _entry(raw, order.generation, gated=False)]
-        return {
-            "apiVersion": self.api_version,
-            "kind": self.api_kind,
-            "metadata": successor_metadata(raw, name, order, FIRST, frozenset()),
-            "spec": {**spec, "suspend": True},
-        }
+        return self.made_of(raw, name, order, {**spec, "suspend": True})
 
 
 def _entry(raw: Raw, generation: int, *, gated: bool) -> Raw:
