@@ -1,7 +1,5 @@
 """A sick node with other people's pods on it: named, waited for, escalated, and nobody is forced in silence."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,6 +9,7 @@ from fleet.model import NodeState
 from fleet.people import Choice
 from tests.clients.stage import XID_79
 from tests.kubernetes.strangers import HOLD, agent, budget, loner, place, pods_of, service
+from tests.meanwhile import meanwhile
 from tests.runbooks_kubernetes.stage import Stage
 
 BACK = "repaired, checked and back at work"
@@ -117,17 +116,10 @@ async def looking(stage: Stage, node: str) -> AsyncIterator[set[tuple[int, bool,
     seen: set[tuple[int, bool, str]] = set()
 
     async def look() -> None:
-        while True:
-            has = await tainted(stage, node)
-            power = (await stage.lab.lab("power-status", node)).split()[0] if has else "-"
-            has = has and await tainted(stage, node)  # all the while that its power was read
-            seen.add((await stage.lab.ranks_alive("theirs"), has, power))
-            await asyncio.sleep(0.1)
+        has = await tainted(stage, node)
+        power = (await stage.lab.lab("power-status", node)).split()[0] if has else "-"
+        has = has and await tainted(stage, node)  # all the while that its power was read
+        seen.add((await stage.lab.ranks_alive("theirs"), has, power))
 
-    task = asyncio.create_task(look())
-    try:
+    async with meanwhile(look, 0.1):
         yield seen
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task

@@ -1,12 +1,12 @@
 """A Job on real Kubernetes loses a GPU and trains again elsewhere from its last checkpoint; the node comes back."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fleet.model import NodeState, Phase, ReceiptGrade
 from tests.clients.stage import XID_79
+from tests.meanwhile import meanwhile
 from tests.runbooks_kubernetes.stage import Stage
 
 
@@ -60,17 +60,10 @@ async def looking(stage: Stage, job: str) -> AsyncIterator[set[frozenset[int]]]:
     crowds: list[dict[int, int]] = []
 
     async def look() -> None:
-        while True:
-            alive = await asyncio.to_thread(stage.attempts_alive, job)
-            seen.add(frozenset(alive))
-            crowds.extend([alive] if sum(alive.values()) > 2 else [])
-            await asyncio.sleep(0.2)
+        alive = await asyncio.to_thread(stage.attempts_alive, job)
+        seen.add(frozenset(alive))
+        crowds.extend([alive] if sum(alive.values()) > 2 else [])
 
-    task = asyncio.create_task(look())
-    try:
+    async with meanwhile(look, 0.2):
         yield seen
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
     assert not crowds, f"attempt -> ranks that were alive: {crowds}"

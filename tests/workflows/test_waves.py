@@ -85,7 +85,7 @@ async def test_a_wave_is_isolated_at_once_and_repaired_at_the_budgets_rate(open_
         assert stage.ops(target=node) == ["isolate", "reboot", "check", "release"]
         assert (await stage.node(node)).state is NodeState.UP
     await counted(stage, nodes=5, isolated=5, done=5, healing=0, left=0)
-    assert most_under_repair(stage) <= 2
+    assert most_between(stage, "reboot") <= 2
     turns = [e.target for e in stage.faults.effects("reboot")]
     assert sorted(turns[:2]) == ["alpha1", "alpha2"]
     assert (await stage.view(GUARD)).leases == ()
@@ -93,11 +93,11 @@ async def test_a_wave_is_isolated_at_once_and_repaired_at_the_budgets_rate(open_
     await stage.record("node/alpha/alpha3", "heal-in-a-wave")
 
 
-def most_under_repair(stage: Stage) -> int:
-    """The most nodes between their reboot and their release together."""
+def most_between(stage: Stage, begin: str) -> int:
+    """The most nodes between that effect and their release together."""
     most = now = 0
     for effect in stage.faults.effects():
-        now += {"reboot": 1, "release": -1}.get(effect.op, 0)
+        now += {begin: 1, "release": -1}.get(effect.op, 0)
         most = max(most, now)
     return most
 
@@ -141,15 +141,7 @@ async def test_beyond_the_limit_nothing_is_isolated_and_one_person_is_asked_once
     heals.open()
     await counted(stage, nodes=5, isolated=5, done=5)
     assert await asked(stage) == 1
-    assert most_isolated(stage) <= 2
-
-
-def most_isolated(stage: Stage) -> int:
-    most = now = 0
-    for effect in stage.faults.effects():
-        now += {"isolate": 1, "release": -1}.get(effect.op, 0)
-        most = max(most, now)
-    return most
+    assert most_between(stage, "isolate") <= 2
 
 
 async def asked(stage: Stage) -> int:
