@@ -19,7 +19,7 @@ from temporalio.api.history.v1 import HistoryEvent
 from bench.burst_sides import Plain, PlainScript, Watched, watched
 from bench.k8s_lab import lab
 from bench.machine import cpu_seconds
-from bench.stand import REPOSITORY, Stand, stand, until
+from bench.stand import REPOSITORY, Stand, say, stand, until
 from bench.table import Figure
 from clients.nodes import send_evidence
 from fleet.identity import guard_workflow_id, node_workflow_id
@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
     """Raises FleetError where the lab cannot run, or when a side does not come to its end."""
     count = min(max(10, options.nodes), MOST_FAKE_NODES)
-    _say(f"a control plane and {count} kwok nodes")
+    say(f"a control plane and {count} kwok nodes")
     with lab(CLUSTER, nodes=0, fake_nodes=count) as place:
         plain, cordon, ours = asyncio.run(_measure(place, count, options))
     return figures(count, ours, plain, cordon, options.heals), notes(count, cordon, options)
@@ -93,13 +93,13 @@ async def _measure(place: K8sLab, count: int, options: argparse.Namespace) -> tu
     nodes = [f"{CLUSTER}-f{number}" for number in range(1, count + 1)]
     async with watched(kubeconfig) as eyes:
         await asyncio.sleep(QUIET)
-        _say("a plain asyncio script")
+        say("a plain asyncio script")
         script = PlainScript(kubeconfig, place.root / "requests.jsonl")
         plain = await script.run(nodes, eyes)
         await script.back(nodes)
         await eyes.all_in(60)
         sample = nodes[: max(1, min(options.sample, count))]
-        _say(f"kubectl cordon of {len(sample)} nodes")
+        say(f"kubectl cordon of {len(sample)} nodes")
         cordon = Kubectl(nodes=len(sample), seconds=await kubectl(place, "cordon", *sample))
         await eyes.all_out(len(sample), 60)
         await script.back(sample)
@@ -109,7 +109,7 @@ async def _measure(place: K8sLab, count: int, options: argparse.Namespace) -> tu
             fleet = write_fleet(here.folder, kubeconfig, count, options.nodes_out)
             async with here.worker(fleet, CLUSTER) as worker:
                 await asyncio.sleep(QUIET)
-                _say("ours")
+                say("ours")
                 apiserver = pid_of("kube-apiserver", f"--cert-dir={place.root}/{CLUSTER}/pki")
                 pids = (worker, here.server_pid, apiserver)
                 policy = parse_policy(await asyncio.to_thread(fleet.read_text), str(fleet))
@@ -162,7 +162,7 @@ async def _ours(
     handle = here.client.get_workflow_handle(guard_workflow_id(CLUSTER))
     seen = await handle.describe()
     began = [_at(e) for e in (await handle.fetch_history()).events if _is_wave(e)]
-    _say(f"isolated {isolated:.1f} s, requested {requested:.1f} s: {count.text}")
+    say(f"isolated {isolated:.1f} s, requested {requested:.1f} s: {count.text}")
     return Ours(
         handed_in=handed_in,
         judged=min(began) - start,
@@ -212,7 +212,7 @@ async def _healed(here: Stand, wanted: int) -> float:
     await until(enough, PATIENCE, f"{wanted} repairs", every=0.5)
     took = time.time() - start
     first = await here.view(node_workflow_id(CLUSTER, f"{CLUSTER}-f1"))
-    _say(f"{wanted} repairs in {took:.0f} s; the first one: {first.result if first else 'gone'}")
+    say(f"{wanted} repairs in {took:.0f} s; the first one: {first.result if first else 'gone'}")
     return took
 
 
@@ -289,7 +289,3 @@ def notes(count: int, cordon: Kubectl, options: argparse.Namespace) -> tuple[str
         f"Repairs run {options.nodes_out} at a time on nodes without a machine (their power hook is a file): their "
         "rate is what the runbooks cost, not what a boot takes.",
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -6,14 +6,13 @@ own settings, the limits of a history, the worker with nothing to watch, and a p
 
 import argparse
 import asyncio
-import sys
 
 from temporalio.client import Client
 
 from bench.parked import Parked, park
 from bench.recovery import supervised
 from bench.sides import OURS, SimSide
-from bench.stand import Stand, stand
+from bench.stand import Stand, say, stand
 from bench.step_cost import (
     StepTimes,
     bare_calls,
@@ -73,19 +72,19 @@ async def _measure(options: argparse.Namespace) -> tuple[StepCost, list[History]
         side = SimSide(place.folder)
         await side.open()
         try:
-            _say("steps and runbooks per second, twice: our settings, then Temporal's own")
+            say("steps and runbooks per second, twice: our settings, then Temporal's own")
             native_id = await side.submit(OURS, "bench-steps", supervised=False)
             inp = StepsInput(cluster=OURS, native_id=native_id, count=max(1, options.steps))
             cost = await _step_cost(place, side, inp, max(1, options.runbooks))
             await side.cancel(OURS, native_id)
-            _say("one recovery, for the size of its histories")
+            say("one recovery, for the size of its histories")
             async with place.worker(side.fleet, OURS):
                 made = await supervised(place, side, 0, "xid79")
                 histories = [await _history(place.client, i) for i in _ids(made.node)]
         finally:
             await side.close()
     async with stand() as place:  # a fresh server, so that nothing of before is in the readings
-        _say(f"{options.parked} parked runbooks; this takes minutes")
+        say(f"{options.parked} parked runbooks; this takes minutes")
         return cost, histories, await park(place, max(1, options.parked))
 
 
@@ -218,7 +217,3 @@ def notes(options: argparse.Namespace, parked: Parked) -> tuple[str, ...]:
         f"Processor time over {parked.seconds:.0f} s, in which each runbook looks once at its job by itself; "
         "the worker also watches the cluster. A plain loop survives no crash and asks nobody.",
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

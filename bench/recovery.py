@@ -8,13 +8,12 @@ only after SlurmdTimeout.
 
 import argparse
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bench.sides import ALONE, OURS, Side, SimSide, SlurmSide, xid_79
-from bench.stand import Stand, stand, until
+from bench.stand import Stand, say, stand, until
 from bench.table import Figure, median
 from fleet.errors import TemporaryError
 from fleet.faults.parse import parse_any
@@ -103,7 +102,7 @@ async def _measure(options: argparse.Namespace, make: Callable[[Path], Side]) ->
 async def supervised(place: Stand, side: Side, number: int, fault: str) -> Recovered:
     """One job from its submit through the fault and its recovery until its node is back and it is cancelled."""
     job = f"bench-{number}"
-    _say(f"run {number + 1}: {job} starts on {OURS}")
+    say(f"run {number + 1}: {job} starts on {OURS}")
     native_id = await side.submit(OURS, job, supervised=True)
     await _trains(side, OURS, native_id)
     nodes = await _adopted(place, job)
@@ -128,9 +127,7 @@ async def supervised(place: Stand, side: Side, number: int, fault: str) -> Recov
         lost=steps_lost(before, progress),
         stages=stage_seconds(new),
     )
-    _say(
-        f"run {number + 1}: running {running_at - fault_at:.1f} s, training {made.step_at - fault_at:.1f} s after it"
-    )
+    say(f"run {number + 1}: running {running_at - fault_at:.1f} s, training {made.step_at - fault_at:.1f} s after it")
     await side.cancel(OURS, native_id)
     await _over(place, job_workflow_id(job))
     await _over(place, node_workflow_id(OURS, nodes[-1]))
@@ -199,9 +196,9 @@ async def _left_alone(side: Side, fault: str) -> Recovered:
     nodes = await side.nodes_of(ALONE, native_id)
     fault_at = time.time()
     await (side.crash if fault == "crash" else side.mark_dead)(ALONE, nodes[-1])
-    _say(f"{ALONE}: {nodes[-1]} is dead; its scheduler is left alone with that")
+    say(f"{ALONE}: {nodes[-1]} is dead; its scheduler is left alone with that")
     running_at = await _needed_time(side, ALONE, native_id, fault_at)
-    _say(f"{ALONE}: running again {running_at - fault_at:.1f} s after it")
+    say(f"{ALONE}: running again {running_at - fault_at:.1f} s after it")
 
     async def steps() -> bool:
         return (await side.progress(ALONE, native_id, 1)).first_step_at is not None
@@ -209,7 +206,7 @@ async def _left_alone(side: Side, fault: str) -> Recovered:
     try:
         await until(steps, 60, "the job that was left alone to make a step")
     except TemporaryError as never:
-        _say(f"{ALONE}: {never}")
+        say(f"{ALONE}: {never}")
     progress, before = await side.progress(ALONE, native_id, 1), await side.progress(ALONE, native_id, 0)
     await side.cancel(ALONE, native_id)
     return Recovered(
@@ -316,7 +313,3 @@ def kubernetes_notes(runs: int, *, crash: bool) -> tuple[str, ...]:
         "RUNNING is the start of the last rank's process, the first new step the job's own output; the receipt is "
         "when the last node of the old attempt was read as clean. Stages are the spans of our report.",
     )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

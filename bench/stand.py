@@ -129,3 +129,8 @@ async def until(look: Callable[[], Awaitable[bool]], seconds: float, what: str, 
         if time.monotonic() > deadline:
             raise TemporaryError(f"waited {seconds:.0f} s in vain for {what}")
         await asyncio.sleep(every)
+
+
+def say(text: str) -> None:
+    """How far a bench is, for the person who waits: the figures alone go to standard output."""
+    print(text, file=sys.stderr, flush=True)

@@ -13,7 +13,6 @@ from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.progress import LOG_LIMIT
-from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.writes import TRIES
 from fleet.errors import PermanentError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX
@@ -21,7 +20,8 @@ from fleet.model import NativeJob, Phase, Progress, ReceiptGrade
 from fleet.orders import StartOrder, StopQuery
 from fleet.waves import wave_op
 from tests.kubernetes.accounts import kubeconfig_of
-from tests.kubernetes.lab import NODE_GRACE, Cluster
+from tests.kubernetes.backends import hooks, repairing
+from tests.kubernetes.lab import Cluster
 from tests.slurm.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -32,27 +32,12 @@ OP = "opaaaaa"
 @pytest.fixture
 async def backend(gamma: Cluster) -> AsyncIterator[KubernetesBackend]:
     """Our eyes and hands on the cluster; its jobs and marks are gone afterwards."""
-    power = gamma.power()
-    made = KubernetesBackend(
-        gamma.name,
-        KubernetesSettings(
-            kubeconfig=str(await kubeconfig_of(gamma, "repair")),
-            power_off=power["off"],
-            power_on=power["on"],
-            power_status=power["status"],
-            node_down_after=NODE_GRACE + 2,
-            settle=SETTLE,
-        ),
-    )
-    try:
+    async with repairing(gamma, settle=SETTLE, **hooks(gamma)) as made:
         await until(made.capacity, lambda c: len(c.free_nodes) == 2, 60)
         yield made
-        await made.give_back_all()
-        await gamma.kubectl("delete", "jobs", "--all", "--wait=false")
-        for folder in gamma.work.iterdir():
-            shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        await made.close()
+    await gamma.kubectl("delete", "jobs", "--all", "--wait=false")
+    for folder in gamma.work.iterdir():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 async def trained(gamma: Cluster, backend: KubernetesBackend, name: str = "llm", *words: str) -> NativeJob:

@@ -6,12 +6,11 @@ import pytest
 
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.backend import KubernetesBackend
-from activities.backends.kubernetes.settings import KubernetesSettings
 from fleet.evacuation import EvacuationOrder, EvacuationState, Hold, Occupant
 from fleet.identity import TOKEN_PREFIX
 from fleet.model import NodeState
-from tests.kubernetes.accounts import kubeconfig_of
-from tests.kubernetes.lab import NODE_GRACE, Cluster
+from tests.kubernetes.backends import hooks, repairing
+from tests.kubernetes.lab import Cluster
 from tests.kubernetes.strangers import HOLD, agent, budget, clear_away, loner, place, pods_of, service
 from tests.slurm.waiting import until
 
@@ -23,26 +22,11 @@ OUT = marks.OUT_TAINT["key"]
 @pytest.fixture
 async def backend(gamma: Cluster) -> AsyncIterator[KubernetesBackend]:
     """Under the account `repair`; nobody's pods and none of our marks are left afterwards."""
-    power = gamma.power()
-    made = KubernetesBackend(
-        gamma.name,
-        KubernetesSettings(
-            kubeconfig=str(await kubeconfig_of(gamma, "repair")),
-            power_off=power["off"],
-            power_on=power["on"],
-            power_status=power["status"],
-            node_down_after=NODE_GRACE + 2,
-            settle=2.0,
-        ),
-    )
-    try:
+    async with repairing(gamma, settle=2.0, **hooks(gamma)) as made:
         await until(made.capacity, lambda c: len(c.free_nodes) == 2, 60)
         yield made
-        await made.give_back_all()
-        await gamma.kubectl("delete", "jobs", "--all", "--wait=true", "--timeout=60s")
-        await clear_away(gamma)
-    finally:
-        await made.close()
+    await gamma.kubectl("delete", "jobs", "--all", "--wait=true", "--timeout=60s")
+    await clear_away(gamma)
 
 
 @pytest.fixture

@@ -1,17 +1,13 @@
 """Where an attempt's progress comes from besides its pods' logs: an annotation, and a shared file."""
 
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from activities.backends.kubernetes.backend import KubernetesBackend
-from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.tail import read_tail_below
 from fleet.identity import TOKEN_PREFIX
-from tests.kubernetes.accounts import kubeconfig_of
+from tests.kubernetes.backends import repairing
 from tests.kubernetes.lab import Cluster
 from tests.slurm.waiting import until
 
@@ -33,17 +29,6 @@ def test_a_file_is_read_only_below_a_root_also_when_links_lead_out(tmp_path: Pat
     assert read_tail_below(str(root / "train.log"), ()) == ""
 
 
-@asynccontextmanager
-async def opened(gamma: Cluster) -> AsyncIterator[KubernetesBackend]:
-    settings = KubernetesSettings(kubeconfig=str(await kubeconfig_of(gamma, "repair")), roots=(str(gamma.work),))
-    made = KubernetesBackend(gamma.name, settings)
-    try:
-        yield made
-        await made.give_back_all()
-    finally:
-        await made.close()
-
-
 @pytest.mark.kubernetes
 async def test_steps_are_read_from_a_shared_file_else_from_an_annotation_of_a_pod(gamma: Cluster) -> None:
     """The program of these pods prints nothing, so there is no other source."""
@@ -54,7 +39,7 @@ async def test_steps_are_read_from_a_shared_file_else_from_an_annotation_of_a_po
         container = made["spec"]["template"]["spec"]["containers"][0]
         container |= {"command": ["/bin/sleep"], "args": ["100000"]}
         await gamma.apply(made)
-    async with opened(gamma) as backend:
+    async with repairing(gamma, roots=(str(gamma.work),)) as backend:
         (pod,) = await until(lambda: gamma.pods("told"), lambda pods: len(pods) == 1, 60)
         await gamma.kubectl(
             "annotate", "pod", pod["metadata"]["name"], f"{TOKEN_PREFIX}progress=step 40/90 loss 0.5 gen=0.0"

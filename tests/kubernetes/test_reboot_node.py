@@ -3,18 +3,14 @@ objects, our account and the node are real."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from activities.backends.kubernetes.backend import KubernetesBackend
-from activities.backends.kubernetes.settings import KubernetesSettings
 from fleet.errors import RefusedError
 from fleet.model import NodeState
-from tests.kubernetes.accounts import kubeconfig_of
-from tests.kubernetes.lab import NODE_GRACE, Cluster
+from tests.kubernetes.backends import repairing
+from tests.kubernetes.lab import Cluster
 from tests.slurm.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -65,23 +61,11 @@ class Janitor:
         await self.gamma.lab("node-reboot", order["spec"]["nodeName"])
 
 
-@asynccontextmanager
-async def opened(gamma: Cluster) -> AsyncIterator[KubernetesBackend]:
-    """Without a power hook, as the account `repair`."""
-    config = str(await kubeconfig_of(gamma, "repair"))
-    made = KubernetesBackend(gamma.name, KubernetesSettings(kubeconfig=config, node_down_after=NODE_GRACE + 2))
-    try:
-        yield made
-        await made.give_back_all()
-    finally:
-        await made.close()
-
-
 async def test_without_hook_and_crd_a_reboot_is_refused_and_with_the_crd_it_is_proven_by_another_boot(
     gamma: Cluster,
 ) -> None:
     node = gamma.node(1)
-    async with opened(gamma) as backend:
+    async with repairing(gamma) as backend:
         await backend.isolate(node, OP, "a test")
         with pytest.raises(RefusedError, match="neither a power hook nor NVSentinel"):
             await backend.reboot(node, OP)
@@ -89,7 +73,7 @@ async def test_without_hook_and_crd_a_reboot_is_refused_and_with_the_crd_it_is_p
     await gamma.kubectl("wait", "--for=create", "crd/rebootnodes.janitor.dgxc.nvidia.com", "--timeout=30s")
     await until(lambda: served(gamma), bool, 30)
     janitor = Janitor(gamma)
-    async with opened(gamma) as backend:
+    async with repairing(gamma) as backend:
         await backend.isolate(node, OP, "a test")
         before = await backend.node(node)
 

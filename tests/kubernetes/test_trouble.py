@@ -2,18 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
 from activities.backends.kubernetes.backend import KubernetesBackend
-from activities.backends.kubernetes.settings import DevicePlugin, KubernetesSettings
+from activities.backends.kubernetes.settings import DevicePlugin
 from fleet.identity import TOKEN_PREFIX
 from fleet.model import NodeState, Phase
-from tests.kubernetes.accounts import kubeconfig_of
-from tests.kubernetes.lab import NODE_GRACE, Cluster
+from tests.kubernetes.backends import repairing
+from tests.kubernetes.lab import Cluster
 from tests.slurm.waiting import until
 
 pytestmark = pytest.mark.kubernetes
@@ -21,22 +21,9 @@ OP = "opkaaaa"
 PLUGIN = DevicePlugin(namespace="kube-system", selector="name=device-plugin")
 
 
-@asynccontextmanager
-async def opened(gamma: Cluster, plugin: DevicePlugin | None) -> AsyncIterator[KubernetesBackend]:
-    made = KubernetesBackend(
-        gamma.name,
-        KubernetesSettings(
-            kubeconfig=str(await kubeconfig_of(gamma, "repair")),
-            check=str(gamma.place.check_pod(gamma.name)),
-            device_plugin=plugin,
-            node_down_after=NODE_GRACE + 2,
-        ),
-    )
-    try:
-        yield made
-        await made.give_back_all()
-    finally:
-        await made.close()
+def opened(gamma: Cluster, plugin: DevicePlugin | None) -> AbstractAsyncContextManager[KubernetesBackend]:
+    """With the lab's check pod."""
+    return repairing(gamma, check=str(gamma.place.check_pod(gamma.name)), device_plugin=plugin)
 
 
 async def offer(gamma: Cluster, node: str, gpus: int) -> None:
