@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from activities.backends.kubernetes import kueue, marks
+from activities.backends.kubernetes.attempts import started_already
 from activities.backends.kubernetes.jobs import successor
-from activities.backends.kubernetes.jobview import JobObject, job_record
+from activities.backends.kubernetes.jobview import JobObject, JobRecord, job_record
 from activities.backends.kubernetes.kinds.base import Release, gates_of
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
-from fleet.errors import TemporaryError
+from fleet.errors import RefusedError, TemporaryError
 from fleet.model import NativeJob, Phase
+from fleet.orders import StartOrder
 from tests.kubernetes.making import Raw, a_job, a_pod, ended, nodes
 
 
@@ -54,6 +56,23 @@ def test_a_job_is_stopped_by_its_workload_and_only_when_kueue_has_suspended_it()
 def test_a_preemption_is_no_end_of_an_attempt() -> None:
     job = seen(a_job(suspend=True, notes={marks.HELD: "true", marks.RAN: "0"}), a_workload(quota=False))
     assert (job.phase, job.held, job.restarts) == (Phase.PENDING, False, 0)
+
+
+def test_a_start_that_kueue_carries_out_between_two_reads_was_carried_out() -> None:
+    notes = {marks.HELD: "true", marks.RAN: "0", marks.RESTARTS: "1"}
+    order = StartOrder(native_id="job/training/llm", restarts=1)
+
+    def between(generation: str, *, active: bool) -> JobRecord:
+        job = a_job(suspend=True, notes=notes)
+        job["metadata"]["labels"][kueue.QUEUE] = "gpus"
+        job["spec"]["template"]["metadata"]["annotations"][marks.GENERATION] = generation
+        pod = a_pod(generation=int(generation))
+        return job_record("gamma", [JobObject(BatchJob(), job, a_workload(active=active))], [pod], nodes())
+
+    assert started_already(between("1", active=True), order)
+    for old in (between("0", active=True), between("0", active=False), between("1", active=False)):
+        with pytest.raises(RefusedError):
+            started_already(old, order)
 
 
 def test_the_number_survives_a_crash_between_the_two_writes_of_a_stop() -> None:

@@ -38,7 +38,7 @@ class Attempts:
         """Clears away what is left of older attempts (their receipts were asked for before this order), then
         releases with exclusions and pins. `front` has no effect: without Kueue, pods go by their priority class."""
         record = await self.view.known_job(order.native_id)
-        if _started_already(record, order):
+        if started_already(record, order):
             return (await self._placed(order.native_id)).job
         newest = record.newest
         if not newest.held_by_us:
@@ -145,7 +145,7 @@ class Attempts:
         return (await self.view.known_job(native_id)).job
 
 
-def _started_already(record: JobRecord, order: StartOrder) -> bool:
+def started_already(record: JobRecord, order: StartOrder) -> bool:
     """True when this very order was carried out. Raises RefusedError when somebody else moved the job."""
     job = record.job
     if job.phase.ended:
@@ -155,9 +155,10 @@ def _started_already(record: JobRecord, order: StartOrder) -> bool:
             f"job {job.native_id} is at restart {job.restarts}, the order was made at {order.restarts}: "
             "somebody else moved it; look at it again"
         )
-    if job.phase is Phase.STOPPING:
+    let_go = not record.newest.stopped
+    if job.phase is Phase.STOPPING and not (let_go and record.newest.generation == order.restarts):
         raise RefusedError(f"job {job.native_id} is still stopping; wait until it is pending")
-    return not record.newest.stopped
+    return let_go  # one in a queue may look as if it stopped: Kueue starts it between two reads
 
 
 def node_affinity(
