@@ -36,6 +36,7 @@ class Bench(Protocol):
 BENCHES: Mapping[str, str] = {
     "burst": "bench.burst",
     "overhead": "bench.overhead",
+    "placement": "bench.placement",
     "recovery": "bench.recovery",
 }
 """Name to module; loaded only when asked for."""

@@ -276,3 +276,17 @@ def best_period(write: float, mttf: float, recovery: float) -> float:
 def waste(write: float, interval: float, mttf: float, restart: float) -> float:
     """Share of time lost, first order: saving, redoing and restarting."""
     return write / interval + interval / (2 * mttf) + restart / mttf
+
+
+def copy_time(
+    size: float,
+    bits_per_second: float,
+    *,
+    efficiency: float = 1.0,
+    files: int = 0,
+    per_file: float = 0.0,
+    streams: int = 1,
+) -> float:
+    """Seconds that a copy of `size` bytes takes over a line: the bytes, then the `per_file` seconds of each file, of
+    which `streams` pass at a time. The line is used to the share `efficiency`."""
+    return size * 8 / (bits_per_second * efficiency) + files * per_file / streams

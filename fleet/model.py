@@ -232,11 +232,41 @@ class Progress(Value):
     done: bool = False
 
 
+class NodeGroup(Value):
+    """Nodes of one cluster that are alike for a job: one GPU model, one count of GPUs, one topology domain."""
+
+    gpu_model: str = ""
+    """As the cluster names it; empty where it does not say."""
+    gpus: int = 0
+    """Of each node, those that work now."""
+    domain: str = ""
+    """The switch or block that they hang on; empty where the cluster does not say."""
+    free: int = Field(default=0, ge=0)
+    """Nodes that nothing runs on and that take work."""
+    total: int = Field(default=0, ge=0)
+
+
+class Quota(Value):
+    """What a limit of the cluster still lets one more job have; None: it does not limit that."""
+
+    name: str
+    """As its cluster names it, for people."""
+    scope: str = ""
+    """The namespace or account that it binds; empty: everybody."""
+    gpus_left: int | None = None
+    nodes_left: int | None = None
+
+
 class Capacity(Value):
     """What could start now."""
 
     cluster: Name
     free_nodes: tuple[str, ...]
+    groups: tuple[NodeGroup, ...] = ()
+    """All nodes, those that are alike counted together."""
+    quotas: tuple[Quota, ...] = ()
+    waiting: tuple[int, ...] = ()
+    """Whole nodes that each job wants which waits for room, the largest first."""
     unreported: tuple[str, ...] = ()
     """Nodes of which a controller that has just started knows nothing yet."""
     total_nodes: int

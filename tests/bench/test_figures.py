@@ -1,11 +1,12 @@
 """What the benches make of their readings: pure functions on made-up readings. Nothing is timed."""
 
 import argparse
+import random
 from datetime import datetime
 
 import pytest
 
-from bench import overhead, recovery
+from bench import overhead, placement, recovery
 from bench.overhead import History, StepCost
 from bench.parked import Parked
 from bench.recovery import Recovered
@@ -138,3 +139,22 @@ def test_every_figure_of_overhead_has_a_name_of_its_own() -> None:
     assert named(figures, "history of HealNode, size").value == pytest.approx(2.0)
     assert named(figures, "worker CPU for each job adopted").value == pytest.approx(50.0)
     assert overhead.notes(argparse.Namespace(steps=10), parked)
+
+
+def test_the_goal_of_placement_holds_for_the_median_decision() -> None:
+    def p50(median: float) -> Figure:
+        ours = (1.0,) * 4 + (median,) * 4 + (500.0,)
+        return named(placement.figures(ours, (0.5,), (0.1,)), "one decision from every node's state, p50")
+
+    assert [p50(50.0).met, p50(50.1).met] == [True, False]
+
+
+def test_both_ways_of_placement_decide_over_the_same_nodes() -> None:
+    fleet = placement.made_fleet(random.Random(1), 4, 130)
+    jobs = [placement.made_job(random.Random(seed), seed) for seed in range(20)]
+
+    assert sum(map(len, fleet.values())) == 130
+    for job in jobs:
+        ours, plain = placement.decide(job, fleet), placement.greedy(job, fleet)
+        assert len(ours.candidates) == len(fleet)
+        assert plain is not None or ours.choice is None, "what the loop cannot place has too few nodes anywhere"

@@ -2,6 +2,7 @@
 
 import math
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -181,6 +182,40 @@ def test_an_open_stage_lasts_until_now_or_until_the_attempt_trains() -> None:
     assert nonzero(ledger(attempt(1, start=0, end=20), trains), 50) == {"load": 30, "productive": 20}
 
 
+# -- more than one cluster
+
+
+def moved() -> Ledger:
+    """Steps 1 to 101 on alpha; alpha is lost; the checkpoint of step 81 is copied to beta and trained on there."""
+    lost = attempt(1, start=0, end=130, progress=steps(1, 101, 0, 100))
+    spans = (span(Stage.DETECT, 100, 110), span(Stage.FENCE, 110, 130), span(Stage.COPY, 130, 160))
+    there = attempt(
+        2, Rung.ACROSS_CLUSTERS, start=160, running_at=T0 + 170, progress=steps(82, 122, 180, 220, 81), spans=spans
+    )
+    return ledger(lost, there.model_copy(update={"cluster": "beta", "native_id": "job/ml/train"}))
+
+
+def test_a_move_to_another_cluster_is_one_story_on_one_wall_clock() -> None:
+    assert nonzero(moved(), 230) == {
+        "productive": 80 + 50,
+        "rework": 20,
+        "detect": 10,
+        "fence": 20,
+        "copy": 30,
+        "queue": 10,
+        "load": 10,
+    }
+    assert steps_lost(moved()) == 20
+
+
+def test_windows_that_follow_each_other_sum_to_the_whole_whichever_cluster_they_fall_into() -> None:
+    book, edges = moved(), [T0, T0 + 90.5, T0 + 141.25, T0 + 163, T0 + 230]
+    parts = [buckets(book, end, since) for since, end in pairwise(edges)]
+
+    assert [sum(part.values()) for part in parts] == [end - since for since, end in pairwise(edges)]
+    assert sum(part[Bucket.COPY] for part in parts) == buckets(book, edges[-1])[Bucket.COPY] == 30
+
+
 # -- any ledger
 
 
@@ -207,8 +242,8 @@ def some_attempt(rng: random.Random, generation: int) -> Attempt:
     )
     return Attempt(
         generation=generation,
-        cluster="alpha",
-        native_id="7",
+        cluster=rng.choice(["alpha", "beta", "gamma"]),
+        native_id=rng.choice(["7", "job/ml/train"]),
         restarts=0,
         rung=rng.choice(list(Rung)),
         ordered_at=rng.choice([0.0, some_time(rng)]),
@@ -317,3 +352,22 @@ def test_mean_time_to_failure(gpus: int, hours: float) -> None:
 
 def test_nothing_fails_at_a_rate_of_zero() -> None:
     assert math.isinf(measure.mean_time_to_failure(8, 0))
+
+
+@pytest.mark.parametrize(
+    ("terabytes", "minutes"),
+    [
+        (0.98, (13.1, 5.2, 1.3, 0.3)),
+        (2.45, (32.7, 13.1, 3.3, 0.8)),
+        (5.67, (75.6, 30.2, 7.6, 1.9)),
+        (14.0, (186.7, 74.7, 18.7, 4.7)),
+    ],
+)
+def test_copy_times_at_line_rate(terabytes: float, minutes: tuple[float, ...]) -> None:
+    found = [measure.copy_time(terabytes * 1e12, gigabits * 1e9) / MINUTE for gigabits in (10, 25, 100, 400)]
+
+    assert found == pytest.approx(minutes, abs=0.05)
+
+
+def test_a_copy_pays_for_its_files_and_for_the_line_it_cannot_fill() -> None:
+    assert measure.copy_time(1e9, 8e9, efficiency=0.5, files=600, per_file=0.1, streams=20) == pytest.approx(2 + 3)
