@@ -34,6 +34,11 @@ class Kind(StrEnum):
     LOG_TEXT = "log_text"
     CHECK_FAILED = "check_failed"
     NODE_CONDITION = "node_condition"  # Kubernetes: what an agent of the node wrote into its status
+    KERNEL_TEXT = "kernel_text"  # a line of the kernel without a GPU's number: network, storage, memory
+    GPU_FIELD = "gpu_field"  # a field of NVML or DCGM that is not as it should be
+    DCGM_ERROR = "dcgm_error"  # an error of a DCGM diagnostic
+    MEASURED = "measured"  # a figure of a test, with its number in `value`
+    FLIGHT_RECORD = "flight_record"  # a collective as one rank's Flight Recorder saw it
     UNREADABLE = "unreadable"
 
 
@@ -69,6 +74,8 @@ class Evidence(Value):
     """Rank that said it, where the line names one."""
     count: int = 1
     """Lines that said the same within one burst."""
+    value: float | None = None
+    """Number that was read or measured, in the unit that the code's own row or the detail names."""
 
     @property
     def key(self) -> str:

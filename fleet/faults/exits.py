@@ -3,8 +3,8 @@
 import signal
 
 from fleet.faults.evidence import Evidence, Kind, Source
-from fleet.faults.kernel_log import digest
 from fleet.faults.tables import plain
+from fleet.faults.texts import digest
 from fleet.model import NativeJob, Phase
 
 OUT_OF_MEMORY_STATUS = 125

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fleet.faults.evidence import Evidence, Kind, Source
-from fleet.faults.kernel_log import DETAIL, clean, decoded, digest, junk, unreadable
 from fleet.faults.patterns import LINE_LIMIT
 from fleet.faults.tables import Tables, TextRow, load_tables
+from fleet.faults.texts import DETAIL, clean, decoded, digest, junk, unreadable
 
 MAX_LINES = 200_000
 """Lines read at most: the newest. A bound on work, for a job's log has none."""

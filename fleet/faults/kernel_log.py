@@ -1,15 +1,14 @@
 """A node's kernel log -> evidence. Pure, never raises, and never silent about a line it cannot read."""
 
-import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, Kind, Source
 from fleet.faults.stamps import HEAD, Prefix, read_prefix
+from fleet.faults.texts import DETAIL, Parsed, clean, decoded, digest, junk, unreadable
 from fleet.faults.xid_text import pci_address, signature
-from fleet.model import Value
 
 SIBLING_SECONDS = 5.0
 """Lines of one XID on one GPU within this many seconds are one fault (H100 and A100 field study, "two GPUs")."""
@@ -18,7 +17,6 @@ SAME_LOSS_SECONDS = 300.0
 MAX_EVENTS = 2000
 """Events taken from one log; what is over it is counted and said."""
 MAX_PER_GPU_AND_CODE = 50
-DETAIL = 400
 
 NOT_OURS = "no GPU fault in the line"
 
@@ -40,19 +38,6 @@ _BOOTED = re.compile(r"^(?:-- Boot \w{1,64} --|-- Reboot --|Linux version \d)")
 _OFF_BUS = re.compile(r"fallen off the bus", re.IGNORECASE)
 _LONG_FORM = re.compile(r"The NVIDIA GPU ([0-9a-fA-F:.]{7,20})")
 _LOOK_UP = re.compile(r"Unable to determine the device handle for GPU ?([0-9a-fA-F:.]{7,20})")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
-
-
-class Parsed(Value):
-    """What a parser made of a text: evidence, and for every line that gave none, why."""
-
-    evidence: tuple[Evidence, ...] = ()
-    lines: int = 0
-    dropped: Mapping[str, int] = {}
-
-    def __str__(self) -> str:
-        why = "; ".join(f"{count} dropped: {reason}" for reason, count in sorted(self.dropped.items()))
-        return f"{self.lines} lines, {len(self.evidence)} pieces of evidence" + (f"; {why}" if why else "")
 
 
 @dataclass(frozen=True)
@@ -109,44 +94,6 @@ def read_kernel_log(text: str | bytes, *, cluster: str, node: str, seen_at: floa
         told.append(unreadable(cluster, node, seen_at, boot, why=why, detail=detail))
         reading.dropped[why] += count
     return Parsed(evidence=tuple(told), lines=reading.lines, dropped=dict(reading.dropped))
-
-
-def unreadable(
-    cluster: str, node: str | None, seen_at: float, boot: str | None, *, why: str, detail: str
-) -> Evidence:
-    """Evidence that something was there and could not be read: never taken for "all well"."""
-    return Evidence(
-        source=Source.KERNEL,
-        kind=Kind.UNREADABLE,
-        cluster=cluster,
-        node=node,
-        code=why,
-        boot=boot,
-        seen_at=seen_at,
-        detail=detail[:DETAIL],
-        raw_hash=digest(detail),
-    )
-
-
-def decoded(text: str | bytes) -> str:
-    """Text of it; bytes that are no UTF-8 become replacement marks."""
-    return text.decode("utf-8", errors="replace") if isinstance(text, bytes) else text
-
-
-def junk(text: str) -> str:
-    """Why this is no text at all, or an empty text. Looks at the first 64 KiB."""
-    head = text[:65536]
-    odd = sum(head.count(mark) for mark in ("\x00", "\ufffd"))
-    return "not a text: binary data" if odd > 8 and odd * 10 > len(head) else ""
-
-
-def clean(line: str) -> str:
-    """One line without control characters, safe to print and to log."""
-    return _CONTROL.sub(" ", line).strip()
-
-
-def digest(line: str) -> str:
-    return hashlib.sha256(line.encode("utf-8", errors="replace")).hexdigest()[:16]
 
 
 def _lines(text: str) -> Iterator[str]:

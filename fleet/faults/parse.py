@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.faults.exits import exit_evidence
 from fleet.faults.job_log import parse_job_log
-from fleet.faults.kernel_log import Parsed, clean, decoded, digest, read_kernel_log, unreadable
+from fleet.faults.kernel_log import read_kernel_log
+from fleet.faults.texts import Parsed, clean, decoded, digest, unreadable
 
 __all__ = ["Parsed", "exit_evidence", "parse_any", "parse_job_log", "parse_kernel_log", "read_kernel_log"]
 

@@ -447,6 +447,15 @@ def _bad_resume(e: Evidence, tables: Tables) -> Reading:
     )
 
 
+def _flight_record(e: Evidence, tables: Tables) -> Reading:
+    """One rank's view of a collective: a symptom. Who is missing tells only the comparison of all ranks."""
+    if e.code == "complete":
+        return _informational(e, "flight_record:complete", "a Flight Recorder dump", e.detail)
+    phrase = f"{e.detail}; only the dumps of all ranks together tell who is missing"
+    what = "an open collective in a Flight Recorder dump"
+    return Reading(e, Tier.UNKNOWN, FaultClass.UNKNOWN, "flight_record:open", what, phrase, confidence=0.3)
+
+
 def _unreadable(e: Evidence, tables: Tables) -> Reading:
     tier = Tier.UNKNOWN if e.source is Source.JOB else Tier.UNREAD
     phrase = f"{e.detail[:200] or 'no detail'}; look at the source itself"
@@ -475,5 +484,6 @@ _READERS = {
     Kind.LOG_TEXT: _log_text,
     Kind.CHECK_FAILED: _check_failed,
     Kind.NODE_CONDITION: _condition,
+    Kind.FLIGHT_RECORD: _flight_record,
     Kind.UNREADABLE: _unreadable,
 }
