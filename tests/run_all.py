@@ -1,7 +1,7 @@
 """`make test`: every group of tests in a process of its own, so that none can disturb another; any failure fails.
 
-Two lanes run side by side, for most tests wait more than they compute; each takes the next group. What a group said
-is printed when it has ended, and at the end how long each one took.
+Three lanes run side by side, for most tests wait more than they compute; each takes the next group. What a group said
+is printed when it has ended, and at the end how long each one took and what failed, once more.
 """
 
 import os
@@ -33,12 +33,16 @@ GROUPS = {
     "fast": ("tests/fleet", "tests/faults", "tests/agents", "tests/activities", "tests/sim"),
 }
 """The longest first, so that both lanes end at about the same time whatever a group takes."""
-LANES = 2
-"""With three, two cores were not enough for what must not wait."""
+LANES = 3
+"""The groups compute for a quarter to a half of the time that they take; four were too much for two cores."""
 LIMIT = 1200.0
 """Seconds for one group; several times what it takes."""
 FAREWELL = 60.0
 """Seconds that a group has to take down what it started."""
+
+
+ERRORS_SHOWN = 40
+"""Lines of a failed group that are shown again at the end."""
 
 
 class Done(NamedTuple):
@@ -47,6 +51,8 @@ class Done(NamedTuple):
     name: str
     seconds: float
     code: int
+    failures: tuple[str, ...]
+    """Names of the tests that failed, and the lines of pytest that say why."""
 
 
 class Run:
@@ -89,9 +95,15 @@ class Run:
         self._running.add(process)
         said = _said_until(process, LIMIT)
         self._running.discard(process)
-        self.done.append(Done(name, time.monotonic() - start, process.returncode))
+        self.done.append(Done(name, time.monotonic() - start, process.returncode, failures_in(said)))
         with self._printing:
             print(f"\n== {name}: {' '.join(folders)}\n{said}", flush=True)
+
+
+def failures_in(said: str) -> tuple[str, ...]:
+    """The lines of pytest's output that name a failed test or its error."""
+    told = (line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR ", "E  ", "____", "killed: ")))
+    return tuple(line[:300] for line in told)[-ERRORS_SHOWN:]
 
 
 def _said_until(process: subprocess.Popen[str], limit: float) -> str:
@@ -137,9 +149,12 @@ def _main(run: Run, used: Path) -> int:
         lane.start()
     for lane in lanes:
         lane.join()
-    print("\n== what took longest, two lanes side by side")
+    print(f"\n== what took longest, {LANES} lanes side by side")
     for done in sorted(run.done, key=lambda d: -d.seconds):
         print(f"{done.seconds:6.0f} s  {done.name:20} {'passed' if done.code == 0 else f'FAILED ({done.code})'}")
+    for done in run.done:
+        if done.code:
+            print("\n".join((f"\n== failed in {done.name}", *done.failures)))
     missing = len(GROUPS) - len(run.done)
     if missing:
         print(f"{missing} groups were not run")
