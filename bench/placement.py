@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bench.table import Figure, median, quantile
 from fleet.capacity import NodeRoom, grouped, same_model
 from fleet.errors import InvalidInputError
-from fleet.model import Capacity, Quota
+from fleet.model import Quota, Room
 from fleet.placement import Offer, Placement, Request, Stock, place
 
 SUMMARY = "one placement decision over 10,000 nodes in 40 clusters, beside a plain greedy loop"
@@ -69,30 +69,27 @@ def made_job(rng: random.Random, number: int) -> Request:
     return Request(job=f"job{number}", nodes=nodes, gpus_per_node=8, gpu_models=("H100",), max_domains=close)
 
 
-def room(cluster: str, nodes: Sequence[NodeRoom]) -> Capacity:
+def room(cluster: str, nodes: Sequence[NodeRoom]) -> Room:
     """As an adapter gives it."""
-    return Capacity(
+    return Room(
         cluster=cluster,
-        free_nodes=(),
         groups=grouped(nodes),
         quotas=(Quota(name="quota", gpus_left=512),),
         waiting=(16,),
-        total_nodes=len(nodes),
-        read_at=0.0,
     )
 
 
-def offers(rooms: Mapping[str, Capacity]) -> list[Offer]:
+def offers(rooms: Mapping[str, Room]) -> list[Offer]:
     """Every third cluster has the checkpoint, every fourth the dataset."""
     away = Stock(there=False, seconds=600.0)
     return [
         Offer(
             cluster=name,
-            capacity=capacity,
+            room=there,
             checkpoint=away if place % 3 else Stock(there=True),
             dataset=away if place % 4 else Stock(there=True),
         )
-        for place, (name, capacity) in enumerate(rooms.items())
+        for place, (name, there) in enumerate(rooms.items())
     ]
 
 

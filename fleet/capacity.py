@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from fleet.model import NodeGroup
+from fleet.model import NativeJob, NodeGroup, Phase
 
 _WORDS = re.compile(r"[a-z0-9]+")
 
@@ -40,3 +40,9 @@ def same_model(wanted: str, offered: str) -> bool:
     `H100-80GB` only in the first. An offered name that is empty says nothing."""
     words = _WORDS.findall(wanted.lower())
     return bool(words) and set(words) <= set(_WORDS.findall(offered.lower()))
+
+
+def waiting(jobs: Iterable[NativeJob]) -> tuple[int, ...]:
+    """Whole nodes that each job wants which waits for room, the largest first; a held one waits for somebody."""
+    wanted = (job.nodes_wanted for job in jobs if job.phase is Phase.PENDING and not job.held)
+    return tuple(sorted(wanted, reverse=True))

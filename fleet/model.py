@@ -257,16 +257,23 @@ class Quota(Value):
     nodes_left: int | None = None
 
 
-class Capacity(Value):
-    """What could start now."""
+class Room(Value):
+    """What a placement weighs of one cluster, at one reading."""
 
     cluster: Name
-    free_nodes: tuple[str, ...]
     groups: tuple[NodeGroup, ...] = ()
     """All nodes, those that are alike counted together."""
     quotas: tuple[Quota, ...] = ()
     waiting: tuple[int, ...] = ()
     """Whole nodes that each job wants which waits for room, the largest first."""
+    read_at: float = 0.0
+
+
+class Capacity(Value):
+    """What could start now."""
+
+    cluster: Name
+    free_nodes: tuple[str, ...]
     unreported: tuple[str, ...] = ()
     """Nodes of which a controller that has just started knows nothing yet."""
     total_nodes: int

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from fleet.capacity import same_model
-from fleet.model import Capacity, Name, NodeGroup, Quota, Value
+from fleet.model import Name, NodeGroup, Quota, Room, Value
 from fleet.units import duration_text
 
 LARGE_GPUS = 64
@@ -46,7 +46,7 @@ class Offer(Value):
     """One cluster as a place for the job."""
 
     cluster: Name
-    capacity: Capacity | None
+    room: Room | None
     """None: it could not be asked."""
     unreadable: str = ""
     """Why not."""
@@ -156,12 +156,12 @@ def place(request: Request, offers: Iterable[Offer]) -> Placement:
 def _judge(request: Request, offer: Offer) -> tuple[Seat | None, list[str]]:
     """The seat, or every reason why there is none."""
     reasons = [offer.excluded] if offer.excluded else []
-    capacity = offer.capacity
-    if capacity is None:
+    room = offer.room
+    if room is None:
         return None, [*reasons, f"it cannot be asked: {offer.unreadable or 'no answer'}"]
-    seat, why = _best_seat(request, offer, capacity)
+    seat, why = _best_seat(request, offer, room)
     reasons += [why] if why else []
-    reasons += [text for quota in capacity.quotas if (text := _over(request, offer.scope, quota))]
+    reasons += [text for quota in room.quotas if (text := _over(request, offer.scope, quota))]
     reasons += list(offer.lacks)
     for what, stock in (("newest complete checkpoint", offer.checkpoint), ("dataset", offer.dataset)):
         if stock is not None and not stock.there and stock.seconds is None:
@@ -169,14 +169,14 @@ def _judge(request: Request, offer: Offer) -> tuple[Seat | None, list[str]]:
     return (None, reasons) if reasons else (seat, [])
 
 
-def _best_seat(request: Request, offer: Offer, capacity: Capacity) -> tuple[Seat | None, str]:
+def _best_seat(request: Request, offer: Offer, room: Room) -> tuple[Seat | None, str]:
     """Within one cluster: nodes of one model, by the same criteria."""
     models: dict[str, list[NodeGroup]] = {}
-    for group in capacity.groups:
+    for group in room.groups:
         if group.gpus >= request.gpus_per_node and _is_wanted(request, group):
             models.setdefault(group.gpu_model, []).append(group)
     if not models:
-        return None, _no_such_nodes(request, capacity.groups)
+        return None, _no_such_nodes(request, room.groups)
     seats = [_seat(request, offer, model, groups) for model, groups in sorted(models.items())]
     fitting = [seat for seat in seats if sum(seat.taken.values()) == request.nodes]
     if not fitting:
@@ -290,11 +290,11 @@ def is_large(request: Request) -> bool:
 
 def _takes_kept_room(seat: Seat) -> bool:
     """A large job waits there, and this one would keep its nodes from it."""
-    capacity = seat.offer.capacity
-    if capacity is None:
+    room = seat.offer.room
+    if room is None:
         return False
-    gpus = max((group.gpus for group in capacity.groups), default=0)
-    kept = [n for n in capacity.waiting if n * gpus >= LARGE_GPUS and n > seat.request.nodes]
+    gpus = max((group.gpus for group in room.groups), default=0)
+    kept = [n for n in room.waiting if n * gpus >= LARGE_GPUS and n > seat.request.nodes]
     return bool(kept) and seat.free_nodes - seat.request.nodes < max(kept)
 
 

@@ -22,6 +22,7 @@ from fleet.model import (
     NodeReceipt,
     OpId,
     Progress,
+    Room,
     Value,
 )
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
@@ -76,6 +77,10 @@ class ClusterBackend(Protocol):
     async def capacity(self) -> Capacity:
         """Nodes that could take work now."""
 
+    async def room(self) -> Room:
+        """What a placement weighs, live: GPU models, topology domains, quotas, and who waits. What the cluster does
+        not say is empty, never guessed."""
+
     async def progress(self, native_id: str, restarts: int) -> Progress:
         """Last step of that attempt from its own output; empty Progress when it has said nothing yet."""
 
@@ -85,6 +90,10 @@ class ClusterBackend(Protocol):
     # -- a job
     async def submit(self, spec: JobSpec) -> NativeJob:
         """Idempotent by `spec.job`: look up, else create held, read back, drop late doubles, release."""
+
+    async def try_submit(self, spec: JobSpec) -> tuple[str, ...]:
+        """Asks whether the cluster would take the job, and creates nothing: one line for each thing that it refuses.
+        Whether it has room is not asked."""
 
     async def adopt(self, native_id: str) -> AdoptedJob:
         """Holds a running job, so that only we start its next attempt, and marks it (`NativeJob.adopted`).

@@ -53,6 +53,7 @@ class KubernetesRig:
 
     time_scale = 1.0
     batch_scheduler = False
+    gpu_model = ""  # the lab runs no GPU feature discovery
 
     def __init__(self, cluster: Cluster, space: str, kubeconfig: Path, kind: Kind) -> None:
         self.name = rig_name(kind)

@@ -32,6 +32,8 @@ class Rig(Protocol):
     job stays as it is until a runbook stops it."""
     script_start: str
     """How a job's stored script begins."""
+    gpu_model: str
+    """What the cluster calls its GPUs; empty where it does not say."""
 
     @property
     def backend(self) -> ClusterBackend: ...

@@ -19,6 +19,7 @@ class SimRig:
     time_scale = TIME_SCALE
     batch_scheduler = True
     script_start = "#!"
+    gpu_model = "H100"
 
     def __init__(self, path: Path) -> None:
         self.backend = SimBackend("alpha", SimSettings(path=path, time_scale=TIME_SCALE))

@@ -19,6 +19,7 @@ class SlurmRig:
     time_scale = 1.0
     batch_scheduler = True
     script_start = "#!"
+    gpu_model = "h100"
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from fleet.capacity import NodeRoom, grouped, same_model
-from fleet.model import Capacity, NodeGroup, Quota
+from fleet.model import NodeGroup, Quota, Room
 from fleet.placement import (
     CRITERIA,
     SIZES,
@@ -30,25 +30,22 @@ def room(
     domains: bool = True,
     waiting: tuple[int, ...] = (),
     quotas: tuple[Quota, ...] = (),
-) -> Capacity:
+) -> Room:
     """One domain of `total` nodes for each number of free ones."""
     groups = tuple(
         NodeGroup(gpu_model=model, gpus=gpus, domain=f"leaf{place}" if domains else "", free=count, total=total)
         for place, count in enumerate(free)
     )
-    return Capacity(
+    return Room(
         cluster=cluster,
-        free_nodes=(),
         groups=groups,
         waiting=waiting,
         quotas=quotas,
-        total_nodes=total * len(free),
-        read_at=0.0,
     )
 
 
-def offer(capacity: Capacity, **more: object) -> Offer:
-    return Offer.model_validate({"cluster": capacity.cluster, "capacity": capacity, **more})
+def offer(there: Room, **more: object) -> Offer:
+    return Offer.model_validate({"cluster": there.cluster, "room": there, **more})
 
 
 def wants(nodes: int = 2, **more: object) -> Request:
@@ -86,7 +83,7 @@ def told(found: Placement, cluster: str) -> Candidate:
         ),
         (offer(room("b", 16), excluded="tried: not running within 15m"), "tried: not running within 15m"),
         (
-            Offer(cluster="b", capacity=None, unreadable="connection refused"),
+            Offer(cluster="b", room=None, unreadable="connection refused"),
             "it cannot be asked: connection refused",
         ),
         (
@@ -138,9 +135,9 @@ def test_nodes_whose_switch_is_not_known_are_not_taken_for_neighbours() -> None:
 
 def test_a_job_gets_nodes_of_one_model() -> None:
     mixed = room("a", 1).groups + room("a", 1, model="H100-PCIe").groups
-    capacity = room("a", 1).model_copy(update={"groups": mixed})
+    there = room("a", 1).model_copy(update={"groups": mixed})
 
-    assert "1 of its 16 nodes" in place(wants(2), [offer(capacity)]).why
+    assert "1 of its 16 nodes" in place(wants(2), [offer(there)]).why
 
 
 def test_without_any_cluster_the_answer_says_so_for_each() -> None:
@@ -160,7 +157,7 @@ def test_a_cluster_is_offered_once() -> None:
 # -- what decides
 
 
-def busy_and_empty() -> tuple[Capacity, Capacity]:
+def busy_and_empty() -> tuple[Room, Room]:
     """`busy` has two free nodes under a switch, `empty` has all."""
     return room("busy", 2, 0), room("empty", 16, 16)
 
@@ -276,19 +273,16 @@ def some_offer(rng: random.Random, cluster: str) -> Offer:
         )
         for _ in range(rng.randint(0, 2))
     )
-    capacity = Capacity(
+    there = Room(
         cluster=cluster,
-        free_nodes=(),
         groups=groups,
         quotas=quotas,
         waiting=tuple(rng.randint(1, 20) for _ in range(rng.randint(0, 2))),
-        total_nodes=sum(g.total for g in groups),
-        read_at=0.0,
     )
     stock = [None, HERE, NEAR, FAR, Stock(there=False)]
     return Offer(
         cluster=cluster,
-        capacity=rng.choice([capacity, capacity, capacity, None]),
+        room=rng.choice([there, there, there, None]),
         scope=rng.choice(["", "ml"]),
         lacks=rng.choice([(), (), ("a secret",)]),
         excluded=rng.choice(["", "", "tried before"]),
@@ -299,20 +293,20 @@ def some_offer(rng: random.Random, cluster: str) -> Offer:
 
 def can_take(request: Request, offered: Offer) -> bool:
     """The same question, asked in another way: is there a model with enough of its nodes, near enough?"""
-    capacity = offered.capacity
+    there = offered.room
     missing = [s for s in (offered.checkpoint, offered.dataset) if s and not s.there and s.seconds is None]
-    if capacity is None or offered.lacks or offered.excluded or missing:
+    if there is None or offered.lacks or offered.excluded or missing:
         return False
-    for quota in capacity.quotas:
+    for quota in there.quotas:
         if quota.scope in {"", offered.scope} and (
             (quota.nodes_left is not None and quota.nodes_left < request.nodes)
             or (quota.gpus_left is not None and quota.gpus_left < request.nodes * request.gpus_per_node)
         ):
             return False
-    for model in {g.gpu_model for g in capacity.groups}:
+    for model in {g.gpu_model for g in there.groups}:
         if request.gpu_models and not any(same_model(w, model) for w in request.gpu_models):
             continue
-        fit = [g for g in capacity.groups if g.gpu_model == model and g.gpus >= request.gpus_per_node]
+        fit = [g for g in there.groups if g.gpu_model == model and g.gpus >= request.gpus_per_node]
         by_domain = sorted(
             (sum(g.free for g in fit if g.domain == d) for d in {g.domain for g in fit} - {""}), reverse=True
         )
@@ -353,14 +347,14 @@ def test_the_choice_does_not_hang_on_those_that_cannot_take_it(seed: int) -> Non
     assert place(request, [o for o in offers if o.cluster in found.order]).order == found.order
 
 
-def growth(capacity: Capacity, nodes: int) -> float:
+def growth(there: Room, nodes: int) -> float:
     """Of the reference's fragmentation, at the best domain."""
 
     def fragmentation(free: dict[str, int]) -> float:
         """Sum over k of popularity(k) * (free - usable(k)), usable(k) = sum over domains of floor(free / k) * k."""
         return sum(sum(free.values()) - sum(n // k * k for n in free.values()) for k in SIZES) / len(SIZES)
 
-    before = {g.domain: g.free for g in capacity.groups}
+    before = {g.domain: g.free for g in there.groups}
     after = [before | {d: before[d] - nodes} for d in before if before[d] >= nodes]
     return min(fragmentation(free) for free in after) - fragmentation(before)
 

@@ -117,3 +117,37 @@ async def test_a_thousand_nodes_are_read_quickly(tmp_path: Path) -> None:
     assert time.monotonic() - began < 5, "about 0.3 s on two idle cores"
     await big.close()
     faults.close()
+
+
+async def test_switches_and_models_are_told_where_the_world_has_them(tmp_path: Path) -> None:
+    shape = ClusterShape(nodes=5, switch_nodes=2, gpu_model="H200", gpus=4)
+    path = create_world(tmp_path / "switches.db", {"alpha": shape})
+    backend = SimBackend("alpha", SimSettings(path=path))
+    try:
+        groups = (await backend.room()).groups
+    finally:
+        await backend.close()
+
+    assert [(g.domain, g.gpu_model, g.gpus, g.free, g.total) for g in groups] == [
+        ("switch1", "H200", 4, 2, 2),
+        ("switch2", "H200", 4, 2, 2),
+        ("switch3", "H200", 4, 1, 1),
+    ]
+
+
+async def test_a_job_beyond_the_quota_waits_until_others_leave(tmp_path: Path) -> None:
+    path = create_world(tmp_path / "quota.db", {"alpha": ClusterShape(nodes=6, quota_gpus=24)})
+    backend, faults = SimBackend("alpha", SimSettings(path=path)), Faults(path, "alpha")
+    try:
+        assert [q.gpus_left for q in (await backend.room()).quotas] == [24]
+        first = await backend.submit(spec("first", nodes=2))
+        second = await backend.submit(spec("second", nodes=2))
+        assert [q.gpus_left for q in (await backend.room()).quotas] == [8]
+        assert (await backend.room()).waiting == (2,)
+        assert (await backend.job(second.native_id)).phase is Phase.PENDING
+        faults.person_cancel(first.native_id)
+        faults.jump(10)
+        assert (await backend.job(second.native_id)).phase is Phase.RUNNING
+    finally:
+        await backend.close()
+        faults.close()

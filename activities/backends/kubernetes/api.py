@@ -128,10 +128,12 @@ class KubeApi:
             raise error_of_read(what, answer.outcome, answer.text, answer.retry_after)
         return str(answer.body.get("text", ""))
 
-    async def write(self, method: str, path: str, body: Raw | None, kind: str = "application/json") -> Answer:
+    async def write(
+        self, method: str, path: str, body: Raw | None, kind: str = "application/json", query: Query = ()
+    ) -> Answer:
         """Sends a write and judges nothing. Raises TemporaryError when our step may be another worker's by now."""
         check_presence()
-        query = [("fieldManager", MARK)] if method in {"POST", "PATCH", "PUT"} else []
+        query = [*query, *([("fieldManager", MARK)] if method in {"POST", "PATCH", "PUT"} else [])]
         return await self._call(method, path, query, body, self.settings.write_limit, kind=kind)
 
     async def _call(

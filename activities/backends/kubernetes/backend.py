@@ -17,6 +17,7 @@ from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
 from activities.backends.kubernetes.progress import Outputs
 from activities.backends.kubernetes.proofs import END, Proofs
 from activities.backends.kubernetes.rights import missing_rights
+from activities.backends.kubernetes.room import read_room
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.submit import Submits
 from activities.backends.kubernetes.view import ClusterView
@@ -34,6 +35,7 @@ from fleet.model import (
     OpId,
     Phase,
     Progress,
+    Room,
 )
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 
@@ -118,6 +120,9 @@ class KubernetesBackend:
             read_at=max((facts.read_at for facts in nodes), default=0.0),
         )
 
+    async def room(self) -> Room:
+        return await read_room(self.api, self.view)
+
     async def progress(self, native_id: str, restarts: int) -> Progress:
         return await self._outputs.progress(native_id, restarts)
 
@@ -128,6 +133,9 @@ class KubernetesBackend:
 
     async def submit(self, spec: JobSpec) -> NativeJob:
         return await self._submits.submit(spec)
+
+    async def try_submit(self, spec: JobSpec) -> tuple[str, ...]:
+        return await self._submits.try_it(spec)
 
     async def adopt(self, native_id: str) -> AdoptedJob:
         return await self._jobs.adopt(native_id)

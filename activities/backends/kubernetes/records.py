@@ -47,6 +47,20 @@ _KUBELETS_OWN = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressu
 """Conditions that the kubelet and the cloud's route controller write (kubernetes, Node Status)."""
 
 
+TOPOLOGY = (
+    "nvidia.com/gpu.clique",
+    "accelerator.topograph.run/domain",
+    "network.topology.nvidia.com/accelerator",
+    "fabric.topograph.run/tier-0",
+    "network.topology.nvidia.com/leaf",
+    "fabric.topograph.run/tier-1",
+    "network.topology.nvidia.com/spine",
+    "topology.kubernetes.io/zone",
+)
+"""Labels that name what a node hangs on, the nearest first: NVLink domain, leaf, spine, zone (GPU feature discovery;
+NVIDIA topograph from 1.0 and up to 0.5; kubernetes, well-known labels)."""
+
+
 class PodRecord(Value):
     """One pod at one reading."""
 
@@ -123,6 +137,10 @@ class NodeRecord(Value):
     gpus: int = 0
     gpus_declared: int = 0
     """Capacity, or what a label of the GPU feature discovery says."""
+    gpu_model: str = ""
+    """What the label of the GPU feature discovery says, such as `NVIDIA-H100-80GB-HBM3`."""
+    domain: str = ""
+    """Value of the nearest of the `TOPOLOGY` labels that it has."""
     hostname: str = ""
     """Label `kubernetes.io/hostname`."""
     cordoned: bool = False
@@ -247,6 +265,8 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
         boot=status.get("nodeInfo", {}).get("bootID", ""),
         gpus=quantity(status.get("allocatable", {}).get(resource)),
         gpus_declared=max(declared, isolation.gpus if isolation else 0),
+        gpu_model=labels.get(f"{resource}.product", ""),
+        domain=next((labels[key] for key in TOPOLOGY if labels.get(key)), ""),
         hostname=labels.get("kubernetes.io/hostname", meta["name"]),
         cordoned=bool(spec.get("unschedulable")),
         isolation=isolation,

@@ -37,6 +37,7 @@ _OURS = tuple((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS 
 RIGHTS = (
     *(Right(verb, resource, _SEE) for resource in ("nodes", "pods") for verb in ("get", "list", "watch")),
     *(Right(verb, "jobs", _SEE, "batch") for verb in ("get", "list", "watch")),
+    Right("list", "resourcequotas", "no quota is known, so no job is placed there"),
     Right("get", "pods/log", "no training step is seen, so no recovery can be called done"),
     Right("create", "jobs", _ANEW, "batch"),
     Right("patch", "jobs", "no job is adopted, stopped or started", "batch"),

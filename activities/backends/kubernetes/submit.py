@@ -9,7 +9,7 @@ from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.jobview import JobObject
 from activities.backends.kubernetes.kinds.all import KINDS
 from activities.backends.kubernetes.kinds.base import LONGEST_NAME, JobKind
-from activities.backends.kubernetes.outcomes import Outcome, error_of_write
+from activities.backends.kubernetes.outcomes import Outcome, error_of_read, error_of_write
 from activities.backends.kubernetes.view import ClusterView
 from fleet.errors import AmbiguousError, InvalidInputError, NotFoundError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX, op_id
@@ -45,6 +45,21 @@ class Submits:
         if made.notes.get(marks.KEY) != spec.job:
             raise RefusedError(f"{what}: {namespace}/{name} is another job; give another --job")
         return (await self.view.known_job(made.native_id)).job
+
+    async def try_it(self, spec: JobSpec) -> tuple[str, ...]:
+        """A create with `dryRun=All`: namespace, rights, schema and admission, by the apiserver itself. A key that
+        has its job already is no refusal."""
+        try:
+            kind, manifest = manifest_for(spec)
+        except InvalidInputError as error:
+            return (str(error),)
+        path = kind.path(manifest["metadata"]["namespace"])
+        answer = await self.api.write("POST", path, manifest, query=[("dryRun", "All")])
+        if answer.outcome in {Outcome.DONE, Outcome.EXISTS}:
+            return ()
+        if answer.outcome in {Outcome.INVALID, Outcome.DENIED, Outcome.NOT_FOUND}:
+            return (f"the apiserver refuses it: {answer.text}",)
+        raise error_of_read(f"try {spec.job}", answer.outcome, answer.text, answer.retry_after)
 
     async def _found(self, what: str, path: str) -> Raw | None:
         try:

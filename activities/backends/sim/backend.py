@@ -29,6 +29,7 @@ from fleet.model import (
     OpId,
     Phase,
     Progress,
+    Room,
 )
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 
@@ -152,6 +153,9 @@ class SimBackend:
 
         return await self._read(look)
 
+    async def room(self) -> Room:
+        return await self._read(nodes.read_room)
+
     async def progress(self, native_id: str, restarts: int) -> Progress:
         def look(tx: Tx) -> Progress:
             try:
@@ -174,6 +178,16 @@ class SimBackend:
 
     async def submit(self, spec: JobSpec) -> NativeJob:
         return await self._write("submit", lambda tx: jobs.submit(tx, spec))
+
+    async def try_submit(self, spec: JobSpec) -> tuple[str, ...]:
+        def look(tx: Tx) -> tuple[str, ...]:
+            try:
+                jobs.plan_for(tx, spec)
+            except InvalidInputError as error:
+                return (str(error),)
+            return ()
+
+        return await self._read(look)
 
     async def adopt(self, native_id: str) -> AdoptedJob:
         return await self._write("adopt", lambda tx: jobs.adopt(tx, native_id))

@@ -7,7 +7,7 @@ from activities.backends.sim.attempts import ask_save, plan_of
 from activities.backends.sim.engine import settle
 from activities.backends.sim.scheduler import begin_stop, exit_with
 from activities.backends.sim.store import Tx
-from activities.backends.sim.training import parse_script
+from activities.backends.sim.training import TrainingPlan, parse_script
 from fleet.errors import InvalidInputError, NotFoundError, RefusedError, TemporaryError
 from fleet.identity import parse_tokens
 from fleet.model import NativeJob, Phase
@@ -93,13 +93,19 @@ def submit(tx: Tx, spec: JobSpec) -> NativeJob:
     return read(tx, job_id)
 
 
-def insert(tx: Tx, spec: JobSpec, key: str | None) -> int:
-    """Puts a job into the queue; returns its id. Raises InvalidInputError for a script that cannot be read."""
+def plan_for(tx: Tx, spec: JobSpec) -> TrainingPlan:
+    """What the script asks for. Raises InvalidInputError for one that cannot be read or that fits no node."""
     plan = parse_script(spec.script, spec.options)
     if plan.gpus > tx.shape.gpus:
         raise InvalidInputError(
             f"{plan.gpus} GPUs a node were asked for and the nodes have {tx.shape.gpus}; nothing was submitted"
         )
+    return plan
+
+
+def insert(tx: Tx, spec: JobSpec, key: str | None) -> int:
+    """Puts a job into the queue; returns its id. Raises InvalidInputError as `plan_for`."""
+    plan = plan_for(tx, spec)
     excluded = json.dumps(sorted(plan.exclude))
     job_id: int = tx.value(
         "insert into jobs (cluster, name, key, user, comment, script, plan, storage, phase, held, held_by,"

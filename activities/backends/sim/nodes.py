@@ -3,14 +3,16 @@
 import sqlite3
 from collections.abc import Iterable
 
+from activities.backends.sim.attempts import plan_of
 from activities.backends.sim.engine import settle
 from activities.backends.sim.jobs import OURS, unhold
 from activities.backends.sim.machines import boot, die
-from activities.backends.sim.scheduler import reachable
+from activities.backends.sim.scheduler import free_nodes, gpus_left, reachable
 from activities.backends.sim.store import Tx
+from fleet.capacity import NodeRoom, grouped
 from fleet.errors import RefusedError
 from fleet.identity import op_of_reason, reason_text
-from fleet.model import CheckResult, NodeFacts, NodeReceipt, NodeState, Phase, ReceiptGrade
+from fleet.model import CheckResult, NodeFacts, NodeReceipt, NodeState, Phase, Quota, ReceiptGrade, Room
 from fleet.orders import StopProof, StopQuery
 
 
@@ -63,6 +65,29 @@ def read_all(tx: Tx) -> tuple[NodeFacts, ...]:
         jobs.setdefault(row["node"], []).append(row["job"])
     rows = tx.all("select * from nodes where cluster = ? order by place", tx.cluster)
     return tuple(view(tx, row, jobs.get(row["name"], ())) for row in rows)
+
+
+def read_room(tx: Tx) -> Room:
+    """Every node with its model and switch; who waits; what the quota leaves."""
+    free, left, shape = set(free_nodes(tx)), gpus_left(tx), tx.shape
+    rows = tx.all("select name, place, gpus_lost from nodes where cluster = ? order by place", tx.cluster)
+    rooms = (
+        NodeRoom(
+            free=row["name"] in free,
+            gpus=shape.gpus - row["gpus_lost"],
+            gpu_model=shape.gpu_model,
+            domain=f"switch{(row['place'] - 1) // shape.switch_nodes + 1}" if shape.switch_nodes else "",
+        )
+        for row in rows
+    )
+    waits = tx.all("select * from jobs where cluster = ? and phase = 'pending' and held = 0", tx.cluster)
+    return Room(
+        cluster=tx.cluster,
+        groups=grouped(rooms),
+        quotas=(Quota(name=f"the quota of {tx.cluster}", gpus_left=left),) if left is not None else (),
+        waiting=tuple(sorted((plan_of(row).nodes for row in waits), reverse=True)),
+        read_at=tx.now,
+    )
 
 
 def isolate(tx: Tx, name: str, op: str, text: str) -> NodeFacts:

@@ -47,6 +47,15 @@ def free_nodes(tx: Tx) -> list[str]:
     return [row["name"] for row in rows]
 
 
+def gpus_left(tx: Tx) -> int | None:
+    """GPUs that the cluster's quota leaves for one more job; None without a quota."""
+    if tx.shape.quota_gpus is None:
+        return None
+    holders = tx.all("select distinct job from placements where cluster = ?", tx.cluster)
+    plans = [plan_of(tx.job(row["job"])) for row in holders]
+    return tx.shape.quota_gpus - sum(plan.nodes * plan.gpus for plan in plans)
+
+
 def schedule(tx: Tx) -> None:
     """Starts pending, released, eligible jobs on free nodes: priority first, then age; smaller ones may pass."""
     waiting = tx.all(
@@ -57,20 +66,22 @@ def schedule(tx: Tx) -> None:
     )
     if not waiting:
         return
-    free = free_nodes(tx)
+    free, left = free_nodes(tx), gpus_left(tx)
     for job in waiting:
         if not free:
             return
         required = json.loads(job["required"])
         excluded = set(json.loads(job["excluded"]))
-        wanted = plan_of(job).nodes
-        if set(required) - set(free):
+        plan = plan_of(job)
+        wanted = plan.nodes
+        if set(required) - set(free) or (left is not None and wanted * plan.gpus > left):
             continue
         others = [node for node in free if node not in excluded and node not in required]
         chosen = (required + others)[:wanted]
         if len(chosen) == wanted and not set(chosen) & excluded:
             start(tx, job, sorted(chosen, key=free.index))
             free = [node for node in free if node not in chosen]
+            left = gpus_left(tx)
 
 
 def start(tx: Tx, job: sqlite3.Row, nodes: list[str]) -> None:

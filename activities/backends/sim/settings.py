@@ -24,6 +24,12 @@ class ClusterShape(Value):
 
     nodes: int = Field(default=6, ge=1, le=100_000)
     gpus: int = Field(default=8, ge=0, le=64)
+    gpu_model: str = "H100"
+    """As the cluster names it; empty: it does not say."""
+    switch_nodes: int = Field(default=0, ge=0)
+    """So many nodes in their order hang on one switch; 0: the cluster does not say which."""
+    quota_gpus: int | None = Field(default=None, ge=0)
+    """GPUs that all jobs together may hold; a job beyond that waits. None: no limit."""
     node_down_after: float = Field(default=27.0, gt=0)
     """From a node's last word until the scheduler declares it down and requeues (measured: 25 to 29 s)."""
     no_answer_after: float = Field(default=9.0, gt=0)

@@ -16,6 +16,7 @@ from activities.backends.slurm.progress import Outputs
 from activities.backends.slurm.proofs import Proofs
 from activities.backends.slurm.pyslurm_reads import ChosenReads
 from activities.backends.slurm.reads import CliReads, SlurmReads, option_of, release_of, seconds_of
+from activities.backends.slurm.room import read_room
 from activities.backends.slurm.settings import SlurmSettings
 from activities.backends.slurm.submit import Submits
 from activities.backends.slurm.view import ClusterView
@@ -32,6 +33,7 @@ from fleet.model import (
     OpId,
     Phase,
     Progress,
+    Room,
 )
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 
@@ -134,6 +136,9 @@ class SlurmBackend:
             read_at=max((facts.read_at for facts in nodes), default=0.0),
         )
 
+    async def room(self) -> Room:
+        return await read_room(self.cluster, self.commands, self.view, is_free)
+
     async def progress(self, native_id: str, restarts: int) -> Progress:
         return await self._outputs.progress(native_id, restarts)
 
@@ -144,6 +149,9 @@ class SlurmBackend:
 
     async def submit(self, spec: JobSpec) -> NativeJob:
         return await self._submits.submit(spec)
+
+    async def try_submit(self, spec: JobSpec) -> tuple[str, ...]:
+        return await self._submits.try_it(spec)
 
     async def adopt(self, native_id: str) -> AdoptedJob:
         await self._ready()

@@ -50,6 +50,7 @@ _FLAGS = {  # in 22.05 they hide the base state, so each says where the job stan
     "EXPEDITING": Phase.PENDING,
 }
 _TELLING = {"OUT_OF_MEMORY", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"}
+_GPU_MODEL = re.compile(r"(?:^|[,:/])gpu:([A-Za-z][^:,=()]*):\d+")
 _GPUS = re.compile(r"(?:^|[,:/])gpu(?:[:=][A-Za-z][^:,=()]*)?[:=](\d+)")
 
 
@@ -86,6 +87,8 @@ class NodeRecord(Value):
     """When its slurmd started, by the node's own clock; 0 = unknown."""
     gpus: int = 0
     gpus_expected: int = 0
+    gpu_model: str = ""
+    """Type of its GPUs in Gres; several are joined by `+`."""
     reserved: bool = False
     partitions: tuple[str, ...] = ()
 
@@ -148,6 +151,11 @@ def exit_of(value: object) -> tuple[int | None, int | None]:
 def gpus_in(text: str) -> int:
     """GPUs in `gres:gpu:8`, `gres/gpu:h100=4`, `gpu:h100:8(IDX:0-7)`."""
     return sum(int(count) for count in _GPUS.findall(text))
+
+
+def gpu_model_in(text: str) -> str:
+    """Type in `gpu:h100:8`, `gpu:h100:8(S:0-1)`; empty where it has none, as `gpu:8`."""
+    return "+".join(sorted({found.lower() for found in _GPU_MODEL.findall(text)}))
 
 
 def job_record(raw: Raw, cluster: str) -> JobRecord:
@@ -249,6 +257,7 @@ def node_record(raw: Raw) -> NodeRecord:
         slurmd_start=number(raw.get("slurmd_start_time")) or 0,
         gpus=gpus_in(str(raw.get("gres") or "")) if missing is None else int(missing.group(1)),
         gpus_expected=gpus_in(str(raw.get("gres") or "")),
+        gpu_model=gpu_model_in(str(raw.get("gres") or "")),
         partitions=tuple(str(name) for name in raw.get("partitions") or ()),
         reserved="RESERVED" in words or "MAINTENANCE" in words,
     )

@@ -11,7 +11,7 @@ import re
 
 from activities.backends.slurm.commands import Commands
 from activities.backends.slurm.normalise import JobRecord
-from activities.backends.slurm.outcomes import Outcome, error_of_write
+from activities.backends.slurm.outcomes import Outcome, error_of_read, error_of_write
 from activities.backends.slurm.view import ClusterView
 from activities.backends.slurm.writes import read_back
 from fleet.errors import AmbiguousError, InvalidInputError, PermanentError
@@ -43,6 +43,22 @@ class Submits:
                 found = await self._create(spec)
             winner = await self._drop_doubles(found)
             return await self._let_go(winner, spec)
+
+    async def try_it(self, spec: JobSpec) -> tuple[str, ...]:
+        """`sbatch --test-only` asks the controller: partition, account, QOS, features, limits of a single job. A key
+        that has its job already is no refusal."""
+        try:
+            check_spec(spec)
+            env = environment(spec, self.epoch)
+        except InvalidInputError as error:
+            return (str(error),)
+        words = [word for word in arguments(spec) if word != "--hold"]
+        done = await self.commands.run("sbatch", "--test-only", *words, stdin=spec.script, env=env)
+        if done.outcome is Outcome.DONE:
+            return ()
+        if done.outcome in {Outcome.NOT_DELIVERED, Outcome.UNKNOWN}:
+            raise error_of_read(f"try {spec.job}", done.outcome, done.text)
+        return (f"sbatch --test-only: {done.text}",)
 
     async def _with_key(self, spec: JobSpec) -> list[JobRecord]:
         """All jobs of the key, whatever their state, oldest first: the name and the comment's token agree."""
