@@ -161,7 +161,10 @@ class SuperviseJob(Attempts):
             self.at("take on", waits="the cluster")
             await self.find_job()
             self.unsure = self.inp.spec is not None
-        self.news = self.native
+        told, self.news = self.news, self.native
+        if told is not None and told.phase.ended:  # told while it was read, so it comes after what was read
+            await self.follow_safely()
+            self.news = self.news or told
         self.watching()
 
     def watching(self) -> None:

@@ -12,6 +12,9 @@ from fleet.model import Phase, ReceiptGrade
 from fleet.people import Choice
 from tests.workflows.stage import PATIENCE, Stage
 
+LOOKS_BY_ITSELF_AFTER = 60.0
+"""Seconds until a job's runbook looks at its job without a word of the watch (`LOOK_EVERY`)."""
+
 
 async def test_a_lost_gpu_moves_the_job_excludes_the_node_and_heals_it(stage: Stage) -> None:
     native_id = await stage.supervise()
@@ -84,6 +87,22 @@ async def test_a_fault_of_the_program_is_refused_with_its_cause_and_moved_nowher
     (report,) = await stage.reports("job/train", "job")
     assert any("RuntimeError" in line for line in report.lines)
     await stage.record("job/train", "supervise-user-fault")
+
+
+async def test_an_end_that_is_told_while_the_job_is_read_is_not_overlooked(stage: Stage) -> None:
+    read = stage.gates.set("job/train", "read_job", "after")
+    native_id = stage.faults.person_submit(stage.spec())
+    await read.wait()  # what was read is on its way and says that the job has not ended
+    stage.faults.end_job(native_id, 77)
+
+    async def told() -> bool:
+        history = await stage.handle("job/train").fetch_history()
+        signals = (e.workflow_execution_signaled_event_attributes.input for e in history.events)
+        return any(b'"failed"' in payload.data for told in signals for payload in told.payloads)
+
+    await stage.until(told, "the watch tells the end")
+    read.open()
+    await stage.until(lambda: len(stage.attempts(native_id)) == 2, "the end is acted on", LOOKS_BY_ITSELF_AFTER / 2)
 
 
 async def _result(stage: Stage) -> str:
