@@ -14,7 +14,7 @@ from activities.search import typed
 from fleet import attributes
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Evidence, Verdict
-from fleet.faults.readings import where
+from fleet.faults.reading import where
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, guard_workflow_id, node_workflow_id
 from fleet.runbooks import GuardInput, Runbook, Signal
 from fleet.waves import wave_op

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from fleet import policy
 from fleet.errors import InvalidInputError
+from fleet.faults.tables import load_tables
 from fleet.policy_errors import Path, Problem, dotted, explain, short
 
 MAX_CHARACTERS = 262_144
@@ -69,12 +70,24 @@ def parse_policy(text: str, file: str) -> policy.Policy:
             found = policy.Policy.model_validate_json(json.dumps(read.data))
         except ValidationError as error:
             problems += explain(error, read.data, read.lines, read.broken)
+        else:
+            problems += _rows_that_do_not_fit(found, read.lines)
     elif not problems:
         problems.append(Problem(1, "the file must hold keys and values (version: 1, clusters: ...)"))
     if problems or found is None:
         ordered = sorted(dict.fromkeys(problems))
         raise InvalidInputError("\n".join(f"{file}:{p.line}: {p.text}" for p in ordered))
     return found
+
+
+def _rows_that_do_not_fit(found: policy.Policy, lines: Mapping[Path, int]) -> Iterator[Problem]:
+    """Overrides that the catalogue of this release cannot take."""
+    for index, override in enumerate(found.overrides):
+        try:
+            load_tables().with_overrides([override])
+        except InvalidInputError as error:
+            where = ("overrides", index, override.row[0])
+            yield Problem(lines.get(where, 1), f"overrides[{index}]: {error}")
 
 
 def _read(text: str, file: str) -> _Read:

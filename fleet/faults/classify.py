@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fleet.faults.companions import JOB_SIDE, Scene, apply_rules
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, FaultClass, Verdict
-from fleet.faults.readings import Reading, Tier, read, where
+from fleet.faults.reading import Reading, Tier, where
+from fleet.faults.readings import read
 from fleet.faults.repeats import order
 from fleet.faults.tables import Tables
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
-from fleet.faults.readings import Reading, Tier
+from fleet.faults.reading import Reading, Tier
 from fleet.faults.repeats import TIMES, Names, event_time, gpu_names, order, repeated, same_gpu_name
 from fleet.faults.tables import Tables, worst_rung
 from fleet.faults.xid_text import named_xid, place

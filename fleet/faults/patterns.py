@@ -1,8 +1,9 @@
 """Checks a pattern of the catalogue before it may meet a line: one that can run away is refused.
 
 The check is simple on purpose and refuses some harmless patterns too. Refused are a repeated group that holds a
-repeat or an alternative (`(a+)+`, `(a|aa)*`), back references, and more than two unbounded repeats in one pattern;
-what is left costs at most the square of a line's length, and lines are cut (`LINE_LIMIT`).
+repeat, an option or an alternative (`(a+)+`, `(a|aa)*`, `(a?){9}`), back references, conditions, and repeats whose
+widths multiply to more than `MAX_WORK`. A backtracking search tries at most that many ways from each place of a
+line, and lines are cut (`LINE_LIMIT`).
 """
 
 import re
@@ -12,7 +13,8 @@ from fleet.errors import InvalidInputError
 LINE_LIMIT = 4096
 """Characters of one line that a pattern may see. A bound on work, far above every known message."""
 
-MAX_UNBOUNDED = 2
+MAX_WORK = 2 * LINE_LIMIT
+"""Product of the ways in which a pattern's repeats can match: one open repeat and an option, or `.{0,80}` twice."""
 _REPEAT = re.compile(r"[*+?]|\{(\d*)(,?)(\d*)\}")
 
 
@@ -30,10 +32,10 @@ def safe_pattern(text: str) -> re.Pattern[str]:
 
 
 def _runs_away(text: str) -> str:
-    """Why the pattern may take exponential time, or an empty text."""
-    groups: list[bool] = []  # for each open group: does it hold a repeat or an alternative
+    """Why the pattern may take too long, or an empty text."""
+    groups: list[bool] = []  # for each open group: does it hold a repeat, an option or an alternative
     closed = False  # does the item just before hold one
-    unbounded = 0
+    work = 1
     at = 0
     while at < len(text):
         char = text[at]
@@ -45,7 +47,7 @@ def _runs_away(text: str) -> str:
         if char == "[":
             closed, at = False, _end_of_set(text, at)
             continue
-        if text.startswith("(?P=", at):
+        if text.startswith(("(?P=", "(?("), at):
             return "a back reference"
         found = _REPEAT.match(text, at)
         if char == "(":
@@ -55,30 +57,30 @@ def _runs_away(text: str) -> str:
             closed = groups.pop() if groups else False
             at += 1
         elif found:
-            many, endless = _size(found)
-            if closed and many:
+            most, ways = _size(found)
+            if closed and most > 1:
                 return "a repeat inside a repeat"
-            unbounded += endless
-            groups[:] = [True for _ in groups] if many else groups
+            work *= ways
+            groups[:] = [True for _ in groups] if ways > 1 else groups
             at = found.end()
             at += text[at : at + 1] in {"?", "+"}  # lazy and possessive forms
         else:
             if char == "|":
-                groups[:] = [*groups[:-1], True] if groups else groups
+                groups[:] = [True for _ in groups]
             closed, at = False, at + 1
-    return f"{unbounded} unbounded repeats" if unbounded > MAX_UNBOUNDED else ""
+    return f"its repeats can match in {work} ways, more than {MAX_WORK}" if work > MAX_WORK else ""
 
 
-def _size(found: re.Match[str]) -> tuple[bool, bool]:
-    """(may match more than once, has no upper bound)."""
+def _size(found: re.Match[str]) -> tuple[int, int]:
+    """(how often it may match at most, in how many ways)."""
     if found.group(0) in {"*", "+"}:
-        return True, True
+        return LINE_LIMIT, LINE_LIMIT
     if found.group(0) == "?":
-        return False, False
+        return 1, 2
     low, comma, high = found.groups()
-    if comma and not high:
-        return True, True
-    return int(high or low or 0) > 1, False
+    least = int(low or 0)
+    most = int(high) if high else LINE_LIMIT if comma else least
+    return most, max(most - least + 1, 1)
 
 
 def _end_of_set(text: str, at: int) -> int:

@@ -1,66 +1,14 @@
 """One piece of evidence, taken alone: what the catalogue says about it, and how strong it is."""
 
 import re
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 
 from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
+from fleet.faults.reading import NOBODY, Reading, Tier, blamed, informational, own_words
+from fleet.faults.row_readings import dcgm_error, flight_record, gpu_field, kernel_text, measured
 from fleet.faults.tables import ReasonRow, Rung, Tables, XidRow
-from fleet.faults.xid_text import link_down_reason, mig_instance, named_xid, needs_reset, recovery_action
+from fleet.faults.xid_text import link_down_reason, named_xid, needs_reset, recovery_action
 from fleet.identity import op_of_reason
-
-
-class Tier(IntEnum):
-    """Order of evidence, strongest first (fault taxonomy, section 2)."""
-
-    GPU_GONE = 1
-    RECOVERY = 2
-    MEMORY = 3
-    SWITCH = 4
-    LINK = 5
-    FIRMWARE = 6
-    OTHER_HARDWARE = 7
-    NODE = 8
-    TEXT_HARDWARE = 9
-    CONTAINED = 10
-    UNREAD = 11  # an XID that nobody knows, a kernel line that cannot be read: forbids the verdict "user"
-    TRANSIENT = 12
-    RECORD = 13  # out of host memory, the time limit
-    BAD_RESUME = 14
-    USER = 15
-    APP_XID = 16
-    UNKNOWN = 17
-    BARE_EXIT = 18
-    SECONDARY = 19  # never a root
-    INFORMATIONAL = 20
-
-
-NOBODY = Culprit()
-
-
-@dataclass(frozen=True, eq=False)
-class Reading:
-    """What one piece of evidence means by itself. Compared by identity: a judgement may hold thousands."""
-
-    evidence: Evidence
-    tier: Tier
-    fault: FaultClass
-    rule: str
-    what: str
-    """Names it: `XID 79`, `a failed check`."""
-    phrase: str
-    """Says it: `the GPU has fallen off the bus`."""
-    first_rung: Rung = "none"
-    confidence: float = 0.5
-    culprit: Culprit = NOBODY
-    minor: int = 0
-    """Order within the tier; a detail of another line stands behind it."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def short(self) -> str:
-        return self.what + where(self.evidence)
-
 
 _GPU_GONE = {79, 167}
 _MEMORY = {48, 64, 95, 140, 171, 172, 175}
@@ -81,21 +29,6 @@ def read(e: Evidence, tables: Tables) -> Reading | None:
     if e.kind is Kind.XID:
         return _xid(e, tables, e.code or "")
     return _READERS[e.kind](e, tables)
-
-
-def where(e: Evidence) -> str:
-    """` on alpha2 (GPU 0000:ab:00)`, as far as known."""
-    instance = mig_instance(e.detail) if e.kind is Kind.XID else None
-    gpu = f" (GPU {e.gpu}{f', MIG instance {instance}' if instance else ''})" if e.gpu else ""
-    return (f" on {e.node}" if e.node else "") + gpu
-
-
-def _blamed(e: Evidence, fault: FaultClass) -> Culprit:
-    if fault is FaultClass.HARDWARE:
-        return Culprit(node=e.node, gpu=e.gpu)
-    if fault is FaultClass.USER:
-        return Culprit(job=e.job)
-    return Culprit(node=e.node, gpu=e.gpu, job=e.job)
 
 
 def _number(code: str) -> int:
@@ -119,8 +52,7 @@ def _xid(e: Evidence, tables: Tables, code: str, *, note: str = "") -> Reading:
             culprit=Culprit(node=e.node, gpu=e.gpu),
             notes=notes,
         )
-    if row.overridden:
-        notes = (*notes, f"this fleet's own row: {row.overridden}")
+    notes = (*notes, *own_words(row))
     plain = Reading(
         e,
         _xid_tier(row),
@@ -130,7 +62,7 @@ def _xid(e: Evidence, tables: Tables, code: str, *, note: str = "") -> Reading:
         row.title,
         first_rung=row.first_rung,
         confidence=_xid_confidence(row),
-        culprit=_blamed(e, row.fault),
+        culprit=blamed(e, row.fault),
         minor=int(row.xid in _DETAIL_OF_48),
         notes=notes,
     )
@@ -183,7 +115,7 @@ def _by_flags(plain: Reading, *, reset: bool) -> Reading:
         tier=Tier.MEMORY if reset else Tier.CONTAINED,
         fault=fault,
         first_rung="reset" if reset else "none",
-        culprit=_blamed(plain.evidence, fault),
+        culprit=blamed(plain.evidence, fault),
         notes=(*plain.notes, "its RST flags ask for a reset" if reset else "its RST flags ask for no reset"),
     )
 
@@ -201,7 +133,7 @@ def _by_recovery(plain: Reading, tables: Tables, action: tuple[int, str]) -> Rea
         phrase=row.title if row else f"the driver asks for an action that is not in the catalogue ({name})",
         first_rung=row.first_rung if row else "person",
         confidence=0.9 if row else 0.5,
-        culprit=_blamed(plain.evidence, FaultClass.HARDWARE),
+        culprit=blamed(plain.evidence, FaultClass.HARDWARE),
         minor=1,
     )
 
@@ -219,7 +151,7 @@ def _by_link_reason(plain: Reading, reason: int) -> Reading:
     if reason in _SOFTWARE_TOOK_IT_DOWN:
         note = f"{name}: software took the link down"
         fault = FaultClass.TRANSIENT
-        culprit = _blamed(plain.evidence, fault)
+        culprit = blamed(plain.evidence, fault)
         return replace(plain, tier=Tier.TRANSIENT, fault=fault, first_rung="none", culprit=culprit, notes=(note,))
     return replace(plain, notes=(*plain.notes, name))
 
@@ -245,6 +177,7 @@ def _sxid(e: Evidence, tables: Tables) -> Reading:
         first_rung=rung,
         confidence=0.8 if row else 0.4,
         culprit=Culprit(node=e.node),
+        notes=own_words(row),
     )
 
 
@@ -259,7 +192,7 @@ def _gpu_lost(e: Evidence, tables: Tables) -> Reading:
         "the GPU does not answer any more",
         first_rung=row.first_rung if row else "reboot",
         confidence=0.9,
-        culprit=_blamed(e, FaultClass.HARDWARE),
+        culprit=blamed(e, FaultClass.HARDWARE),
         minor=1,
     )
 
@@ -267,7 +200,7 @@ def _gpu_lost(e: Evidence, tables: Tables) -> Reading:
 def _node_down(e: Evidence, tables: Tables) -> Reading:
     text = f"{e.code or ''}; {e.detail}"
     if e.source is Source.PERSON:
-        return _informational(e, "node_down_by_person", "a node taken down by a person", "theirs to give back")
+        return informational(e, "node_down_by_person", "a node taken down by a person", "theirs to give back")
     row = tables.reason("node", text)
     if row is not None and row.fault is not FaultClass.HARDWARE:
         return _by_node_reason(e, row)
@@ -281,12 +214,13 @@ def _node_down(e: Evidence, tables: Tables) -> Reading:
         first_rung=row.first_rung if row else "reboot",
         confidence=0.8,
         culprit=Culprit(node=e.node),
+        notes=own_words(row),
     )
 
 
 def _node_drained(e: Evidence, tables: Tables) -> Reading:
     text = f"{e.code or ''}; {e.detail}"
-    person = _informational(e, "drained_by_person", "a drain by a person", "theirs to undo; the job is told")
+    person = informational(e, "drained_by_person", "a drain by a person", "theirs to undo; the job is told")
     if e.source is Source.PERSON:
         return person
     if (xid := named_xid(text)) is not None:
@@ -306,17 +240,17 @@ def _condition(e: Evidence, tables: Tables) -> Reading:
     what = f"the node's condition {name}={status}"
     if row is None:
         phrase = f"a type that is not in the catalogue ({e.detail[:120] or 'no detail'})"
-        return _informational(e, "condition:unmapped", what, phrase)
+        return informational(e, "condition:unmapped", what, phrase)
     if status not in {"True", "False"}:
         phrase = f"its agent says nothing any more ({e.detail[:120] or 'no detail'}); run a check of the node"
-        return _informational(e, f"condition:{name}:silent", what, phrase)
+        return informational(e, f"condition:{name}:silent", what, phrase)
     if status != row.bad:
-        return _informational(e, f"condition:{name}:good", what, "all is well")
+        return informational(e, f"condition:{name}:good", what, "all is well")
     if (xid := named_xid(e.detail)) is not None:
         return _xid(e, tables, str(xid), note=f"named by {what}")
     phrase = f"{row.title} ({e.detail[:160] or 'no detail'})"
     if row.fault is not FaultClass.HARDWARE:
-        return _informational(e, f"condition:{name}", what, f"{phrase}; the jobs on it tell whether it hurts")
+        return informational(e, f"condition:{name}", what, f"{phrase}; the jobs on it tell whether it hurts")
     return Reading(
         e,
         Tier.NODE,
@@ -327,6 +261,7 @@ def _condition(e: Evidence, tables: Tables) -> Reading:
         first_rung=row.first_rung,
         confidence=0.7,
         culprit=Culprit(node=e.node),
+        notes=own_words(row),
     )
 
 
@@ -342,6 +277,7 @@ def _by_node_reason(e: Evidence, row: ReasonRow) -> Reading:
         first_rung=row.first_rung,
         confidence=0.6,
         culprit=Culprit(node=e.node),
+        notes=own_words(row),
     )
 
 
@@ -374,20 +310,22 @@ def _job_end(e: Evidence, tables: Tables) -> Reading:
     """A job's end or requeue, by the scheduler's reason first and the exit code second."""
     code = e.code or ""
     if e.kind is Kind.JOB_REQUEUED and e.source is Source.PERSON:
-        return _informational(e, "requeued_by_person", "a requeue by a person", "their order")
-    if (reason := tables.reason("job", code)) is not None:
+        return informational(e, "requeued_by_person", "a requeue by a person", "their order")
+    reason, exit_row = tables.reason("job", code), tables.exit(code)
+    if reason is not None:
         minor, tier = 2, _RECORD_TIERS[reason.fault]
         rule, title, fault, rung = f"reason:{reason.reason}", reason.title, reason.fault, reason.first_rung
-    elif (exit_row := tables.exit(code)) is not None:
+    elif exit_row is not None:
         minor, tier = 3, Tier.SECONDARY if exit_row.secondary else _EXIT_TIERS[exit_row.fault]
-        rule, title, fault, rung = f"exit:{exit_row.code}", exit_row.title, exit_row.fault, "none"
+        rule, title, fault, rung = f"exit:{exit_row.code}", exit_row.title, exit_row.fault, exit_row.first_rung
     else:
         minor, tier = 4, Tier.BARE_EXIT
         rule, title, fault, rung = "exit:unlisted", "an end that is not in the catalogue", FaultClass.UNKNOWN, "none"
     what = f"the job's end {code!r}" if e.kind is Kind.JOB_EXIT else f"the job's requeue {code!r}"
     sure = 0.8 if fault in {FaultClass.TRANSIENT, FaultClass.INFORMATIONAL} else 0.6
     confidence = 0.3 if fault is FaultClass.UNKNOWN else sure
-    return Reading(e, tier, fault, rule, what, title, rung, confidence, _blamed(e, fault), minor)
+    notes = own_words(reason or exit_row)
+    return Reading(e, tier, fault, rule, what, title, rung, confidence, blamed(e, fault), minor, notes)
 
 
 _RECORD_TIERS = {
@@ -429,8 +367,9 @@ def _log_text(e: Evidence, tables: Tables) -> Reading:
         f"{row.title}: {e.detail[:200]}",
         first_rung=row.first_rung,
         confidence=0.6 if row.id == "python_exception" else confidence,
-        culprit=_blamed(e, row.fault),
+        culprit=blamed(e, row.fault),
         minor=int(row.id == "python_exception"),
+        notes=own_words(row),
     )
 
 
@@ -447,28 +386,12 @@ def _bad_resume(e: Evidence, tables: Tables) -> Reading:
     )
 
 
-def _flight_record(e: Evidence, tables: Tables) -> Reading:
-    """One rank's view of a collective: a symptom. Who is missing tells only the comparison of all ranks."""
-    if e.code == "complete":
-        return _informational(e, "flight_record:complete", "a Flight Recorder dump", e.detail)
-    phrase = f"{e.detail}; only the dumps of all ranks together tell who is missing"
-    what = "an open collective in a Flight Recorder dump"
-    return Reading(e, Tier.UNKNOWN, FaultClass.UNKNOWN, "flight_record:open", what, phrase, confidence=0.3)
-
-
 def _unreadable(e: Evidence, tables: Tables) -> Reading:
     tier = Tier.UNKNOWN if e.source is Source.JOB else Tier.UNREAD
     phrase = f"{e.detail[:200] or 'no detail'}; look at the source itself"
     culprit = Culprit(node=e.node)
     return Reading(
         e, tier, FaultClass.UNKNOWN, "unreadable", "what could not be read", phrase, confidence=0.2, culprit=culprit
-    )
-
-
-def _informational(e: Evidence, rule: str, what: str, phrase: str) -> Reading:
-    culprit = Culprit(node=e.node)
-    return Reading(
-        e, Tier.INFORMATIONAL, FaultClass.INFORMATIONAL, rule, what, phrase, confidence=0.8, culprit=culprit
     )
 
 
@@ -484,6 +407,10 @@ _READERS = {
     Kind.LOG_TEXT: _log_text,
     Kind.CHECK_FAILED: _check_failed,
     Kind.NODE_CONDITION: _condition,
-    Kind.FLIGHT_RECORD: _flight_record,
+    Kind.KERNEL_TEXT: kernel_text,
+    Kind.GPU_FIELD: gpu_field,
+    Kind.DCGM_ERROR: dcgm_error,
+    Kind.MEASURED: measured,
+    Kind.FLIGHT_RECORD: flight_record,
     Kind.UNREADABLE: _unreadable,
 }

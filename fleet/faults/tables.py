@@ -9,10 +9,10 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
@@ -20,6 +20,9 @@ from fleet.errors import InvalidInputError
 from fleet.faults.evidence import FaultClass
 from fleet.faults.patterns import safe_pattern
 from fleet.model import Value
+
+if TYPE_CHECKING:
+    from fleet.faults.overrides import OverrideLike
 
 Rung = Literal["none", "reset", "reboot", "power_cycle", "person"]
 RUNGS: tuple[Rung, ...] = ("none", "reset", "reboot", "power_cycle", "person")
@@ -35,6 +38,8 @@ class Row(Value):
     title: str = Field(min_length=1)
     """What it is, as the middle of a sentence."""
     source: str = Field(min_length=1)
+    overridden: str = ""
+    """Why this fleet changed the row; empty for the catalogue's own."""
 
 
 class XidRow(Row):
@@ -49,8 +54,6 @@ class XidRow(Row):
     action: str
     """NVIDIA's own bucket for the code."""
     notes: str = ""
-    overridden: str = ""
-    """Why this fleet changed the row; empty for the catalogue's own."""
 
 
 class SxidRow(Row):
@@ -75,14 +78,14 @@ class ExitRow(Row):
     signal: str
     secondary: bool
     """Never a root: something else ended the process."""
+    first_rung: Rung = "none"
+    """An exit code repairs no node by itself; a fleet whose platform has codes of its own may say otherwise."""
 
 
-class TextRow(Row):
-    """One pattern of a job's log. The first row that matches a line decides."""
+class PatternRow(Row):
+    """One pattern of a log. The first row that matches a line decides."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
-    where: Literal["line", "exception"]
-    """`line`: any line. `exception`: only the last line of a Python traceback."""
     pattern: str
     secondary: bool
     first_rung: Rung
@@ -99,6 +102,47 @@ class TextRow(Row):
     @property
     def compiled(self) -> re.Pattern[str]:
         return safe_pattern(self.pattern)
+
+
+class TextRow(PatternRow):
+    """One pattern of a job's log."""
+
+    where: Literal["line", "exception"]
+    """`line`: any line. `exception`: only the last line of a Python traceback."""
+
+
+class KernelTextRow(PatternRow):
+    """One pattern of the kernel's log beside the GPU driver's own lines. Its group `device`, where it has one, names
+    what the line is about."""
+
+    mark: str = Field(min_length=3)
+    """A part that every matching line has: found fast, before the pattern is tried."""
+
+
+class DcgmRow(Row):
+    """One error of DCGM's diagnostic, or (`severity:N`) what a severity alone means."""
+
+    error: str = Field(pattern=r"^(?:severity:)?[0-9]{1,4}$")
+    name: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
+    """As in `dcgm_errors.h`, without `DCGM_FR_`."""
+    severity: Literal["none", "monitor", "isolate", "unknown", "triage", "config", "reset"]
+    """DCGM's own; it picks a remedy only, for every failed test is a failed test."""
+    category: str
+    first_rung: Rung
+
+
+class FieldRow(Row):
+    """One field of a GPU that NVML, DCGM or the exporter reports, and which of its values are bad."""
+
+    field: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    bad: str = Field(pattern=r"^[>=][0-9]{1,18}$")
+    """`>N` or `=N`."""
+    first_rung: Rung
+
+    def is_bad(self, value: float) -> bool:
+        """Whether the field says that something is wrong."""
+        limit = float(self.bad[1:])
+        return value > limit if self.bad[0] == ">" else value == limit
 
 
 class ReasonRow(Row):
@@ -119,19 +163,6 @@ class ConditionRow(Row):
     first_rung: Rung
 
 
-class OverrideLike(Protocol):
-    """A changed row, as `fleet.policy.Override` has it; None keeps the catalogue's value."""
-
-    @property
-    def xid(self) -> int: ...
-    @property
-    def fault(self) -> FaultClass | None: ...
-    @property
-    def first_rung(self) -> str | None: ...
-    @property
-    def why(self) -> str: ...
-
-
 R = TypeVar("R", bound=Row)
 K = TypeVar("K", bound=Hashable)
 
@@ -147,22 +178,16 @@ class Tables:
     texts: Mapping[str, TextRow]
     reasons: Mapping[tuple[str, str], ReasonRow]
     conditions: Mapping[str, ConditionRow]
+    dcgm: Mapping[str, DcgmRow]
+    fields: Mapping[str, FieldRow]
+    kernel_texts: Mapping[str, KernelTextRow]
     version: str
 
-    def with_overrides(self, overrides: Iterable[OverrideLike]) -> "Tables":
-        """The catalogue with a fleet's own rows, under another version.
+    def with_overrides(self, overrides: "Iterable[OverrideLike]") -> "Tables":
+        """The catalogue with a fleet's own rows, under another version. Raises InvalidInputError; see `overrides`."""
+        from fleet.faults.overrides import overridden  # it builds rows and tables, so it stands above this module
 
-        Raises InvalidInputError for a rung that does not exist, an empty reason or one code twice.
-        """
-        changed: dict[int, XidRow] = {}
-        for override in overrides:
-            if override.xid in changed:
-                raise InvalidInputError(f"override for xid {override.xid} stands twice; keep one")
-            changed[override.xid] = _overridden(self.xid.get(override.xid), override)
-        if not changed:
-            return self
-        text = "\n".join(row.model_dump_json() for _, row in sorted(changed.items()))
-        return replace(self, xid={**self.xid, **changed}, version=_digest(self.version, text))
+        return overridden(self, overrides)
 
     def exit(self, code: str) -> ExitRow | None:
         """Row of `137`, `-9`, `SIGKILL` or `signal 9`; None for one that is not in the table."""
@@ -197,7 +222,7 @@ def worst_rung(*rungs: Rung) -> Rung:
 @cache
 def load_tables() -> Tables:
     """The catalogue that comes with this release. Raises InvalidInputError with file, line and reason."""
-    texts = {name: _read(name) for name in _FILES}
+    texts = {name: _read(name) for name in FILES}
     return build_tables(texts)
 
 
@@ -211,11 +236,14 @@ def build_tables(texts: Mapping[str, str]) -> Tables:
         texts=_rows("log_text.csv", texts, TextRow, lambda row: row.id),
         reasons=_rows("scheduler_reasons.csv", texts, ReasonRow, lambda row: (row.applies, plain(row.reason))),
         conditions=_rows("node_conditions.csv", texts, ConditionRow, lambda row: row.type),
-        version=_digest(*(texts[name] for name in _FILES)),
+        dcgm=_rows("dcgm_errors.csv", texts, DcgmRow, lambda row: row.error),
+        fields=_rows("gpu_fields.csv", texts, FieldRow, lambda row: row.field),
+        kernel_texts=_rows("kernel_text.csv", texts, KernelTextRow, lambda row: row.id),
+        version=digest(*(texts[name] for name in FILES)),
     )
 
 
-_FILES = (
+FILES = (
     "xid.csv",
     "sxid.csv",
     "recovery_actions.csv",
@@ -223,14 +251,19 @@ _FILES = (
     "log_text.csv",
     "scheduler_reasons.csv",
     "node_conditions.csv",
+    "dcgm_errors.csv",
+    "gpu_fields.csv",
+    "kernel_text.csv",
 )
+"""The catalogue's files, in the order in which its version counts them."""
 
 
 def _read(name: str) -> str:
     return resources.files("fleet.faults").joinpath("catalogue", name).read_text(encoding="utf-8")
 
 
-def _digest(*texts: str) -> str:
+def digest(*texts: str) -> str:
+    """Version of a catalogue with these texts."""
     return hashlib.sha256("\x1f".join(texts).encode()).hexdigest()[:12]
 
 
@@ -241,6 +274,8 @@ def _rows(name: str, texts: Mapping[str, str], model: type[R], key: Callable[[R]
         where = f"{name}, line {reader.line_num}"
         try:
             row = model.model_validate(raw)
+            if row.overridden:
+                raise InvalidInputError(f"{where}: overridden: only a fleet's own row has it")
         except ValidationError as error:
             first = error.errors()[0]
             raise InvalidInputError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -250,29 +285,3 @@ def _rows(name: str, texts: Mapping[str, str], model: type[R], key: Callable[[R]
     if not rows:
         raise InvalidInputError(f"{name}: no rows; the catalogue is incomplete, install the release again")
     return rows
-
-
-def _overridden(row: XidRow | None, override: OverrideLike) -> XidRow:
-    if override.first_rung is not None and override.first_rung not in RUNGS:
-        raise InvalidInputError(f"override for xid {override.xid}: first_rung is one of {', '.join(RUNGS)}")
-    if not override.why.strip():
-        raise InvalidInputError(f"override for xid {override.xid}: say why")
-    base = row or XidRow(
-        xid=override.xid,
-        name="UNLISTED",
-        fault=FaultClass.UNKNOWN,
-        first_rung="person",
-        gpu_reset_ok=False,
-        scope="gpu",
-        action="none",
-        title="a code that is not in the catalogue",
-        source="this fleet",
-    )
-    return XidRow.model_validate(
-        base.model_dump()
-        | {
-            "fault": override.fault or base.fault,
-            "first_rung": override.first_rung or base.first_rung,
-            "overridden": override.why.strip(),
-        }
-    )

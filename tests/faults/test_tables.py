@@ -7,19 +7,10 @@ import pytest
 
 from fleet.errors import InvalidInputError
 from fleet.faults.evidence import FaultClass
+from fleet.faults.overrides import KINDS
 from fleet.faults.patterns import safe_pattern
-from fleet.faults.tables import RUNGS, Tables, build_tables, load_tables
-from fleet.policy import Override
-
-FILES = (
-    "xid.csv",
-    "sxid.csv",
-    "recovery_actions.csv",
-    "exit_codes.csv",
-    "log_text.csv",
-    "scheduler_reasons.csv",
-    "node_conditions.csv",
-)
+from fleet.faults.tables import FILES, RUNGS, Tables, build_tables, load_tables
+from fleet.policy import ROW_KINDS, Override
 
 
 @pytest.fixture
@@ -69,7 +60,18 @@ def test_only_hardware_rows_ask_for_a_repair() -> None:
 
 def test_every_row_cites_its_source() -> None:
     t = tables()
-    for group in (t.xid, t.sxid, t.recovery, t.exits, t.texts, t.reasons):
+    for group in (
+        t.xid,
+        t.sxid,
+        t.recovery,
+        t.exits,
+        t.texts,
+        t.reasons,
+        t.conditions,
+        t.dcgm,
+        t.fields,
+        t.kernel_texts,
+    ):
         assert all(row.source.strip() and row.title.strip() for row in group.values())
 
 
@@ -86,6 +88,12 @@ def test_every_row_cites_its_source() -> None:
         ("node_conditions.csv", "KernelReady,False", "KernelReady,Sometimes", "bad"),
         ("node_conditions.csv", "StorageReady,", "KernelReady,", "KernelReady stands twice"),
         ("scheduler_reasons.csv", "node,Prolog error,", "pod,Prolog error,", "applies"),
+        ("dcgm_errors.csv", "4,VOLATILE_DBE_DETECTED,isolate", "4,VOLATILE_DBE_DETECTED,dire", "severity"),
+        ("dcgm_errors.csv", "\n5,", "\n4,", "4 stands twice"),
+        ("gpu_fields.csv", "ecc_uncorrectable,>0", "ecc_uncorrectable,some", "bad"),
+        ("gpu_fields.csv", "\nsram_threshold,", "\nrow_remap_failed,", "row_remap_failed stands twice"),
+        ("kernel_text.csv", "hard LOCKUP on cpu", "(?:hard ?){4}LOCKUP", "repeat inside a repeat"),
+        ("kernel_text.csv", "\nhung_task,", "\nsoft_lockup,", "soft_lockup stands twice"),
     ],
 )
 def test_a_bad_row_is_refused_with_its_place(texts: dict[str, str], name: str, old: str, new: str, says: str) -> None:
@@ -148,6 +156,11 @@ def test_two_overrides_of_one_code_are_refused() -> None:
         "(a",
         "a*",
         "((a+)b)*c",
+        "(a?){30}a{30}",
+        "((?:a|b)c)+d",
+        "a{0,999}a{0,999}b",
+        "a.*b.*c",
+        "(a)?(?(1)b|c)d",
     ],
 )
 def test_a_pattern_that_may_run_away_is_refused(pattern: str) -> None:
@@ -194,6 +207,94 @@ def test_one_reason_has_many_spellings(text: str) -> None:
 def test_a_nodes_reason_is_known_by_how_a_part_of_it_begins(text: str, reason: str | None) -> None:
     row = tables().reason("node", text)
     assert (row.reason if row else None) == reason
+
+
+def own(**words: object) -> Override:
+    return Override.model_validate_json(json.dumps({"why": "ours", **words}))
+
+
+@pytest.mark.parametrize(
+    ("words", "attribute", "key"),
+    [
+        ({"xid": 94}, "xid", 94),
+        ({"sxid": 22013}, "sxid", 22013),
+        ({"recovery_action": 3}, "recovery", 3),
+        ({"dcgm_error": 30}, "dcgm", "30"),
+        ({"gpu_field": "pcie_replays"}, "fields", "pcie_replays"),
+        ({"exit_code": 255}, "exits", 255),
+        ({"log_text": "no_space"}, "texts", "no_space"),
+        ({"kernel_text": "nic_link_down"}, "kernel_texts", "nic_link_down"),
+        ({"job_reason": "Evicted"}, "reasons", ("job", "evicted")),
+        ({"node_reason": "Low RealMemory"}, "reasons", ("node", "lowrealmemory")),
+        ({"node_condition": "StorageReady"}, "conditions", "StorageReady"),
+    ],
+)
+def test_every_kind_of_row_can_be_changed(words: dict[str, object], attribute: str, key: object) -> None:
+    changed = tables().with_overrides([own(**words, **{"class": "hardware"}, first_rung="power_cycle")])
+    row, before = getattr(changed, attribute)[key], getattr(tables(), attribute)[key]
+    assert (row.fault, row.first_rung if hasattr(row, "first_rung") else "power_cycle") == ("hardware", "power_cycle")
+    assert (row.overridden, row.title, row.source) == ("ours", before.title, before.source)
+    assert list(getattr(changed, attribute)) == list(getattr(tables(), attribute))
+    assert changed.version != tables().version
+
+
+def test_the_keys_of_an_override_are_those_that_the_catalogue_knows() -> None:
+    assert tuple(KINDS) == ROW_KINDS
+
+
+@pytest.mark.parametrize(
+    ("words", "attribute", "key"),
+    [
+        ({"sxid": 28006, "class": "hardware"}, "sxid", 28006),
+        ({"exit_code": 201, "class": "hardware"}, "exits", 201),
+        ({"job_reason": "SITE_SPECIAL", "class": "user"}, "reasons", ("job", "sitespecial")),
+        ({"node_reason": "fan failed", "class": "hardware"}, "reasons", ("node", "fanfailed")),
+        ({"node_condition": "OurAgentUnhappy", "class": "hardware"}, "conditions", "OurAgentUnhappy"),
+        ({"log_text": "our_loader", "pattern": "OurLoader gave up", "class": "transient"}, "texts", "our_loader"),
+    ],
+)
+def test_a_fleet_adds_rows_of_its_own_and_they_are_tried_first(
+    words: dict[str, object], attribute: str, key: object
+) -> None:
+    rows = getattr(tables().with_overrides([own(**words)]), attribute)
+    assert next(iter(rows)) == key
+    assert (rows[key].fault, rows[key].source, rows[key].overridden) == (words["class"], "this fleet", "ours")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"log_text": "cuda_ec", "class": "user"}, "did you mean cuda_ecc"),
+        ({"kernel_text": "nope", "pattern": "x y", "class": "user"}, "no such row"),
+        ({"log_text": "ours", "pattern": "(a+)+b"}, "may run away"),
+        ({"log_text": "ours", "pattern": "(a"}, "does not compile"),
+        ({"xid": 94, "pattern": "x"}, "belongs to log_text"),
+        ({"node_condition": "StorageReady", "class": "user"}, "Input should be"),
+    ],
+)
+def test_an_override_that_does_not_fit_says_why(words: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidInputError, match=says):
+        tables().with_overrides([own(**words)])
+
+
+def test_every_error_that_dcgm_has_is_there_and_a_failed_remap_is_no_matter_of_a_reset() -> None:
+    errors = [int(key) for key in tables().dcgm if key.isdigit()]
+    assert errors == list(range(133))
+    assert {key for key in tables().dcgm if not key.isdigit()} == {f"severity:{n}" for n in range(7)}
+    assert (tables().dcgm["80"].severity, tables().dcgm["80"].first_rung) == ("reset", "person")
+
+
+@pytest.mark.parametrize(
+    ("bad", "value", "says"), [(">0", 0, False), (">0", 1, True), ("=4", 4, True), ("=4", 5, False)]
+)
+def test_a_field_is_bad_above_or_at_a_value(bad: str, value: float, says: bool) -> None:
+    row = tables().fields["ecc_uncorrectable"].model_copy(update={"bad": bad})
+    assert row.is_bad(value) is says
+
+
+def test_every_line_that_a_kernel_pattern_matches_has_its_mark() -> None:
+    for row in tables().kernel_texts.values():
+        assert row.mark in row.pattern.replace("\\", ""), row.id
 
 
 def test_rungs_go_from_mild_to_wide() -> None:

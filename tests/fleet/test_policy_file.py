@@ -180,7 +180,9 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
         (
             "class: transient",
             "clas: transient",
-            "29: unknown key 'clas' under overrides[0]; allowed: xid, class, first_rung, why; did you mean 'class'?",
+            "29: unknown key 'clas' under overrides[0]; allowed: xid, sxid, "
+            "recovery_action, dcgm_error, gpu_field, exit_code, log_text, kernel_text, job_reason, node_reason, "
+            "node_condition, pattern, class, first_rung, why; did you mean 'class'?",
         ),
         (
             "  isolate: auto",
@@ -292,6 +294,18 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
         ("sqlite:///history.sqlite", "history.sqlite", "27: store: must be sqlite:///FILE"),
         ("sqlite:///history.sqlite", "postgresql://h/d", "27: store: names PostgreSQL, which a later release brings; write sqlite:///FILE or leave it out"),
         ("xid: 63", "xid: 0", "29: overrides[0].xid: is the number 0; it must be at least 1"),
+        ("xid: 63", "sxid: 63, xid: 63", "29: overrides[0]: give exactly one of xid, sxid, recovery_action, dcgm_error, "
+         "gpu_field, exit_code, log_text, kernel_text, job_reason, node_reason, node_condition, not 2"),
+        ("xid: 63, ", "", "29: overrides[0]: give exactly one of xid, sxid, recovery_action, dcgm_error, gpu_field, "
+         "exit_code, log_text, kernel_text, job_reason, node_reason, node_condition"),
+        ("xid: 63", "log_text: cuda_ec", "29: overrides[0]: override for log_text cuda_ec: the catalogue has no such "
+         "row; a new text needs its pattern; did you mean cuda_ecc, cuda_other, cuda_no_device?"),
+        ("xid: 63", "dcgm_error: 999", "29: overrides[0]: override for dcgm_error 999: the catalogue has no such row; "
+         "did you mean 99?"),
+        ("xid: 63", 'log_text: ours, pattern: "(a+)+b"', "29: overrides[0]: override for log_text ours: pattern "
+         "'(a+)+b' may run away: a repeat inside a repeat; write it without"),
+        ("xid: 63", 'exit_code: 201, pattern: "x"', "29: overrides[0]: override for exit_code 201: a pattern belongs to "
+         "log_text or kernel_text"),
         ('"our boards remap often"', '" "', "29: overrides[0].why: is empty; write a text"),
         ("class: transient, first_rung: none, ", "", "29: overrides[0]: give class or first_rung, else it changes nothing"),
     ],
