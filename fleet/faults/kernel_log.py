@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, Kind, Source
 from fleet.faults.stamps import HEAD, Prefix, read_prefix
+from fleet.faults.tables import KernelTextRow, Tables, load_tables
 from fleet.faults.texts import DETAIL, Parsed, clean, decoded, digest, junk, unreadable
 from fleet.faults.xid_text import pci_address, signature
 
@@ -42,7 +43,7 @@ _LOOK_UP = re.compile(r"Unable to determine the device handle for GPU ?([0-9a-fA
 
 @dataclass(frozen=True)
 class _Found:
-    """One line that says something, with its place in the log."""
+    """One line that says something, with its place in the log. `pci` is the device that the line is about."""
 
     kind: Kind
     code: str | None
@@ -56,6 +57,8 @@ class _Found:
 class _Reading:
     """What has been read so far."""
 
+    texts: list[tuple[KernelTextRow, re.Pattern[str]]] = field(default_factory=list)
+    marks: tuple[str, ...] = _MARKS
     lines: int = 0
     found: list[_Found] = field(default_factory=list)
     uuids: dict[str, str] = field(default_factory=dict)
@@ -65,35 +68,64 @@ class _Reading:
     unreadable: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
     hosts: set[str] = field(default_factory=set)
-    boots: list[tuple[str | None, int]] = field(default_factory=list)
-    """Where the log itself says that a host booted: (host, line)."""
+    boots: dict[str | None, int] = field(default_factory=dict)
+    """Where the log itself says that a host booted for the last time: host -> line; None for every host."""
 
     def earlier(self, found: "_Found") -> bool:
         """The line stands before the last boot of its host."""
-        return any(found.index < at for host, at in self.boots if host == found.prefix.host or host is None)
+        return found.index < max(self.boots.get(found.prefix.host, -1), self.boots.get(None, -1))
 
     def cannot_read(self, why: str, line: str) -> None:
         self.unreadable[why] += 1
         self.examples.setdefault(why, clean(line)[:120])
 
 
-def read_kernel_log(text: str | bytes, *, cluster: str, node: str, seen_at: float, boot: str | None = None) -> Parsed:
+class KernelLog:
+    """A node's kernel log that is read piece by piece, as it grows. Memory stays within one piece's events.
+
+    A piece ends at a line's end. What one piece says (the map of addresses to uuids, boots, an unfinished message)
+    holds for the next; sibling lines are merged within a piece only.
+    """
+
+    def __init__(self, *, cluster: str, node: str, tables: Tables | None = None) -> None:
+        self.cluster = cluster
+        self.node = node
+        rows = (tables or load_tables()).kernel_texts.values()
+        texts = [(row, row.compiled) for row in rows]
+        self._state = _Reading(texts=texts, marks=(*_MARKS, *dict.fromkeys(row.mark for row in rows)))
+
+    def read(self, text: str | bytes, *, seen_at: float, boot: str | None = None) -> Parsed:
+        """Evidence of one piece in its order, sibling lines merged, and a count of all that was dropped."""
+        reading = self._state
+        before = reading.lines
+        reading.found, reading.dropped, reading.unreadable, reading.examples = [], Counter(), Counter(), {}
+        plain = decoded(text)
+        if why := junk(plain):
+            reading.cannot_read(why, "")
+        for line in _lines(plain):
+            _read_line(reading, line, reading.lines)
+            reading.lines += 1
+        own = _only_this_node(reading, self.node)
+        merged = _bounded(reading, _merged(reading, own))
+        told = [_evidence(reading, found, count, self.cluster, self.node, seen_at, boot) for found, count in merged]
+        for why, count in sorted(reading.unreadable.items()):
+            detail = f"{count} x {why}: {reading.examples[why]}"
+            told.append(unreadable(self.cluster, self.node, seen_at, boot, why=why, detail=detail))
+            reading.dropped[why] += count
+        return Parsed(evidence=tuple(told), lines=reading.lines - before, dropped=dict(reading.dropped))
+
+
+def read_kernel_log(
+    text: str | bytes,
+    *,
+    cluster: str,
+    node: str,
+    seen_at: float,
+    boot: str | None = None,
+    tables: Tables | None = None,
+) -> Parsed:
     """Evidence in the log's order, sibling lines merged, and a count of all that was dropped."""
-    reading = _Reading()
-    plain = decoded(text)
-    if why := junk(plain):
-        reading.cannot_read(why, "")
-    for index, line in enumerate(_lines(plain)):
-        reading.lines += 1
-        _read_line(reading, line, index)
-    own = _only_this_node(reading, node)
-    merged = _bounded(reading, _merged(reading, own))
-    told = [_evidence(reading, found, count, cluster, node, seen_at, boot) for found, count in merged]
-    for why, count in sorted(reading.unreadable.items()):
-        detail = f"{count} x {why}: {reading.examples[why]}"
-        told.append(unreadable(cluster, node, seen_at, boot, why=why, detail=detail))
-        reading.dropped[why] += count
-    return Parsed(evidence=tuple(told), lines=reading.lines, dropped=dict(reading.dropped))
+    return KernelLog(cluster=cluster, node=node, tables=tables).read(text, seen_at=seen_at, boot=boot)
 
 
 def _lines(text: str) -> Iterator[str]:
@@ -107,7 +139,10 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _read_line(reading: _Reading, line: str, index: int) -> None:
-    if not any(mark in line for mark in _MARKS):
+    for mark in reading.marks:
+        if mark in line:
+            break
+    else:
         if line.strip():
             reading.dropped[NOT_OURS] += 1
         return
@@ -122,7 +157,7 @@ def _read_line(reading: _Reading, line: str, index: int) -> None:
         for start, end in zip(marks, [*marks[1:], len(line)], strict=True):
             _read_mark(reading, line[start : min(end, start + 1500)], prefix, index)
     elif _BOOTED.match(prefix.message):
-        reading.boots.append((prefix.host, index))
+        reading.boots[prefix.host] = index
     else:
         _read_other(reading, line[:4096], prefix, index)
 
@@ -155,8 +190,20 @@ def _read_other(reading: _Reading, line: str, prefix: Prefix, index: int) -> Non
     elif found := _LOOK_UP.search(line):
         lost = _Found(Kind.GPU_LOST, "look_up_failed", pci_address(found.group(1)), prefix, clean(line), index)
         reading.found.append(lost)
+    elif row_and_device := _text_row(reading, line):
+        row, device = row_and_device
+        reading.found.append(_Found(Kind.KERNEL_TEXT, row.id, device, prefix, clean(line), index))
     else:
         reading.dropped[NOT_OURS] += 1
+
+
+def _text_row(reading: _Reading, line: str) -> tuple[KernelTextRow, str | None] | None:
+    """The first row that matches, and the device that it names."""
+    for row, pattern in reading.texts:
+        if row.mark in line and (found := pattern.search(line)):
+            device = next((name for name in found.groupdict().values() if name), None)
+            return row, pci_address(device or "") or device
+    return None
 
 
 def _waiting_gpu(reading: _Reading, index: int) -> str | None:
@@ -233,7 +280,7 @@ def _evidence(
         kind=found.kind,
         cluster=cluster,
         node=node,
-        gpu=None if found.kind is Kind.SXID else reading.uuids.get(found.pci or "", found.pci),
+        gpu=reading.uuids.get(found.pci or "", found.pci) if found.kind in {Kind.XID, Kind.GPU_LOST} else None,
         code=found.code,
         boot=EARLIER_BOOT if reading.earlier(found) else boot,
         seen_at=seen_at,

@@ -7,7 +7,7 @@ from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
 from fleet.faults.reading import NOBODY, Reading, Tier, blamed, informational, own_words
 from fleet.faults.row_readings import dcgm_error, flight_record, gpu_field, kernel_text, measured
 from fleet.faults.tables import ReasonRow, Rung, Tables, XidRow
-from fleet.faults.xid_text import link_down_reason, named_xid, needs_reset, recovery_action
+from fleet.faults.xid_text import link_down_reason, named_xid, needs_reset, recovery_action, sxid_severity
 from fleet.identity import op_of_reason
 
 _GPU_GONE = {79, 167}
@@ -159,13 +159,16 @@ def _by_link_reason(plain: Reading, reason: int) -> Reading:
 def _sxid(e: Evidence, tables: Tables) -> Reading:
     code = e.code or ""
     row = tables.sxid.get(_number(code))
-    corrected = "non-fatal" in e.detail.lower()
+    severity = sxid_severity(e.detail)
+    corrected = severity in {"non-fatal", "severity 0"}
     if row is None:
         fault = FaultClass.INFORMATIONAL if corrected else FaultClass.UNKNOWN
         phrase = "an NVSwitch report" if corrected else "an NVSwitch error that is not in the catalogue"
         rung: Rung = "none" if corrected else "person"
     else:
         fault, phrase, rung = row.fault, row.title, row.first_rung
+        if fault is FaultClass.INFORMATIONAL and severity == "fatal" and not row.overridden:
+            fault, phrase, rung = FaultClass.UNKNOWN, f"{row.title}, but the line calls it fatal", "person"
     tiers = {FaultClass.HARDWARE: Tier.SWITCH, FaultClass.INFORMATIONAL: Tier.INFORMATIONAL}
     return Reading(
         e,

@@ -1,6 +1,7 @@
 """What the text of an XID line says beyond its number. Pure readers; None or empty where the text says nothing."""
 
 import re
+from typing import NamedTuple
 
 _BDF = re.compile(
     r"(?<![0-9a-fA-F.])([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?(?![0-9a-fA-F]|:[0-9a-fA-F])"
@@ -10,6 +11,13 @@ _RESET = re.compile(r"(D-)?RST:\s{0,4}(Yes|No)", re.IGNORECASE)
 _RECOVERY = re.compile(r"changed from 0x[0-9a-fA-F]{1,8} \([^)]{0,60}\) to 0x([0-9a-fA-F]{1,8}) ?\(([^)]{0,60})\)")
 _PLACE = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3})(?:, SM \d{1,3})?\)")
 _LINK_EVENT = re.compile(r"NETIR_LINK_EVT.{0,120}?\(0x([0-9a-fA-F]{1,8})\b")
+_WORDS = r"(0x[0-9a-fA-F]{1,8}(?:,? 0x[0-9a-fA-F]{1,8}){0,15})"
+_NVLINK5 = re.compile(
+    r"\b([A-Z][A-Z0-9]{1,10}_[A-Z0-9_]{1,24})\s{1,8}([A-Z][a-z-]{2,12})\s{1,8}XC(-?\d{1,4})\s{1,4}i(-?\d{1,4})\s{1,4}"
+    rf"Link\s{{1,4}}(-?\d{{1,4}})\s{{0,4}}\({_WORDS}\)"
+)
+_REGISTERS = re.compile(rf"NVLink: .{{0,80}}?\blink (-?\d{{1,4}})\s{{0,4}}\({_WORDS}\)")
+_SEVERITY = re.compile(r"(?<![\w-])(Non-fatal|Fatal|Severity\s{1,3}(\d{1,3}))\b", re.IGNORECASE)
 _NAMED = re.compile(r"\bXID[ :_=#-]{0,3}(\d{1,4})\b", re.IGNORECASE)
 
 
@@ -54,6 +62,63 @@ def link_down_reason(text: str) -> int | None:
     return (int(found.group(1), 16) >> 20) & 0x3F if found else None
 
 
+class NvlinkEvent(NamedTuple):
+    """One NVLink 5 line (XID 144 to 150) with its debug words."""
+
+    unit: str
+    """`NETIR_LINK_EVT`, `RLW_SRC_TRACK`: the part of the link hardware."""
+    severity: str
+    """As the line says it: `Fatal`, `Nonfatal`."""
+    link: int
+    """Index of the link; -1 where the driver does not know it."""
+    words: tuple[int, ...]
+    """Debug words; the first holds the subcode."""
+
+    @property
+    def down_reason(self) -> int:
+        """Bits 25 to 20 of the first word, the reason of a lost link (as gpud reads it)."""
+        return (self.words[0] >> 20) & 0x3F
+
+
+class LinkRegisters(NamedTuple):
+    """One XID 74 line of NVLink 4 and older with its register words."""
+
+    link: int
+    words: tuple[int, ...]
+    """Seven on A100 and H100, counted from 1 in NVIDIA's rules; a cut line has fewer."""
+
+    def bits(self, word: int) -> frozenset[int]:
+        """Set bits of a word, counted from 1 as in NVIDIA's catalogue; empty for one that the line lacks."""
+        value = self.words[word - 1] if 0 < word <= len(self.words) else 0
+        return frozenset(bit for bit in range(32) if value >> bit & 1)
+
+
+def nvlink_event(text: str) -> NvlinkEvent | None:
+    """What an NVLink 5 line says; None for another line, or one that is cut."""
+    found = _NVLINK5.search(text)
+    if found is None:
+        return None
+    return NvlinkEvent(found.group(1), found.group(2), int(found.group(5)), _words(found.group(6)))
+
+
+def link_registers(text: str) -> LinkRegisters | None:
+    """Link and register words of an XID 74 line; None where it has none."""
+    found = _REGISTERS.search(text)
+    return LinkRegisters(int(found.group(1)), _words(found.group(2))) if found else None
+
+
+def _words(text: str) -> tuple[int, ...]:
+    return tuple(int(word, 16) for word in re.findall(r"0x[0-9a-fA-F]{1,8}", text))
+
+
+def sxid_severity(text: str) -> str | None:
+    """`fatal`, `non-fatal` or `severity N` of an SXid line; None for one that is cut before it."""
+    found = _SEVERITY.search(text)
+    if found is None:
+        return None
+    return f"severity {int(found.group(2))}" if found.group(2) else found.group(1).lower()
+
+
 def named_xid(text: str) -> int | None:
     """The XID that a reason or a tail of free text names (`healthcheck: XID 79 GPU lost`)."""
     found = _NAMED.search(text)
@@ -62,4 +127,11 @@ def named_xid(text: str) -> int | None:
 
 def signature(code: str, text: str) -> tuple[object, ...]:
     """Equal for sibling lines of one fault, unequal where the text would change the verdict."""
-    return (code, mig_instance(text), needs_reset(text), recovery_action(text), link_down_reason(text))
+    return (
+        code,
+        mig_instance(text),
+        needs_reset(text),
+        recovery_action(text),
+        nvlink_event(text),
+        link_registers(text),
+    )

@@ -2,9 +2,12 @@
 
 import pytest
 
-from fleet.faults.evidence import EARLIER_BOOT, Evidence, Kind
-from fleet.faults.kernel_log import MAX_EVENTS, MAX_PER_GPU_AND_CODE, NOT_OURS, read_kernel_log
+from fleet.faults.classify import classify
+from fleet.faults.evidence import EARLIER_BOOT, Evidence, FaultClass, Kind
+from fleet.faults.kernel_log import MAX_EVENTS, MAX_PER_GPU_AND_CODE, NOT_OURS, KernelLog, read_kernel_log
 from fleet.faults.parse import Parsed, parse_kernel_log
+from fleet.faults.tables import load_tables
+from fleet.faults.xid_text import link_down_reason, link_registers, nvlink_event, sxid_severity
 from tests.faults.making import NOW, UUID
 
 X = "NVRM: Xid (PCI:0000:1b:00): "
@@ -137,6 +140,143 @@ def test_every_shape_is_read_behind_every_prefix(prefix: str, name: str, line: s
 def test_switch_errors_are_read_and_blame_no_gpu(prefix: str, line: str, code: str) -> None:
     e = only(prefix + line)
     assert (e.kind, e.code, e.gpu, e.pci) == (Kind.SXID, code, None, "0000:c1:00")
+
+
+NIC = "mlx5_core 0000:1a:00.1"
+TEXTS = [
+    (f"{NIC} ens1f1np1: Link down", "nic_link_down", "0000:1a:00"),
+    (
+        f"{NIC}: print_health_info:541: device's health compromised - reached miss count",
+        "nic_health_lost",
+        "0000:1a:00",
+    ),
+    (f"{NIC}: poll_health:976: unrecoverable hardware error", "nic_unrecoverable", "0000:1a:00"),
+    (
+        f"{NIC}: wait_func:1184: ACCESS_REG(0x805) timeout. Will cause a leak of a command resource",
+        "nic_command_timeout",
+        "0000:1a:00",
+    ),
+    (f"{NIC}: 63.008 Gb/s available PCIe bandwidth, limited by 8.0 GT/s PCIe x8 link", "nic_narrow", "0000:1a:00"),
+    ("NETDEV WATCHDOG: eth2 (mlx5_core): transmit queue 7 timed out 5500 ms", "nic_transmit_timeout", None),
+    (f"{NIC}: Port module event: module 1, Cable unplugged", "nic_cable_unplugged", "0000:1a:00"),
+    (f"{NIC}: Port module event[error]: module 0, Cable error, High Temperature", "nic_hot", "0000:1a:00"),
+    ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [mlx5e_napi:99] in mlx5_core", "nic_soft_lockup", None),
+    ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python3:99]", "soft_lockup", None),
+    ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 12", "hard_lockup", None),
+    ("pcieport 0000:00:01.0: AER: Uncorrected (Fatal) error received: 0000:1b:00.0", "pcie_fatal", None),
+    ("pcieport 0000:00:01.0: AER: Corrected error received: 0000:1b:00.0", "pcie_corrected", None),
+    ("Memory cgroup out of memory: Killed process 4711 (python3) total-vm:1kB", "oom_job", None),
+    ("Out of memory: Killed process 4711 (python3) total-vm:1kB, anon-rss:1kB", "oom_node", None),
+    ("python3[77]: segfault at 10 ip 00007f sp 00007f error 4 in libnccl.so.2.21[7f+1]", "segfault_nccl", None),
+    ("blk_update_request: I/O error, dev nvme0n1, sector 1234 op 0x0:(READ)", "disk_io_error", "nvme0n1"),
+    ("Buffer I/O error on dev sdb1, logical block 7, async page read", "disk_io_error", "sdb1"),
+    ("nvme nvme1: controller is down; will reset: CSTS=0xffffffff", "nvme_dead", None),
+    ("EXT4-fs (sda1): Remounting filesystem read-only", "disk_read_only", None),
+    ("XFS (nvme0n1p1): Metadata I/O Error detected. Shutting down filesystem", "xfs_shutdown", None),
+    ("EXT4-fs error (device sda1): ext4_find_entry:1455: inode #2", "ext4_error", None),
+    ("nfs: server filer-7.example.org not responding, still trying", "nfs_silent", "filer-7.example.org"),
+    ("LustreError: 11-0: scratch-OST0004: operation ost_statfs failed with -107.", "lustre_silent", None),
+    ("INFO: task python3:4711 blocked for more than 120 seconds.", "hung_task", None),
+    ("BUG: unable to handle page fault for address: ffffb00000000000", "kernel_oops", None),
+    ("mce: [Hardware Error]: CPU 3: Machine Check: 5 Bank 7: bd80000000100134", "machine_check", None),
+    ("{1}[Hardware Error]: event severity: fatal", "memory_error", None),
+]
+
+
+@pytest.mark.parametrize("prefix", ["[   12.345678] ", "4,1234,98765432,-;", "Jan  2 03:04:05 alpha2 kernel: "])
+@pytest.mark.parametrize(
+    ("line", "code", "device"), TEXTS, ids=[f"{code}-{at}" for at, (_, code, _) in enumerate(TEXTS)]
+)
+def test_network_storage_and_memory_lines_are_read_and_blame_no_gpu(
+    prefix: str, line: str, code: str, device: str | None
+) -> None:
+    e = only(prefix + line)
+    assert (e.kind, e.code, e.gpu, e.pci) == (Kind.KERNEL_TEXT, code, None, device)
+
+
+def test_every_kernel_text_of_the_catalogue_has_a_line_here() -> None:
+    assert {code for _, code, _ in TEXTS} == set(load_tables().kernel_texts)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "mlx5_core 0000:1a:00.1: mlx5_cmd_out_err:838:(pid 1): ACCESS_REG(0x805) op_mod(0x1) failed, status bad",
+        "mlx5_core 0000:1a:00.1 ens1f1np1: Link up",
+        "nvme nvme0: 32/0/0 default/read/poll queues",
+        "nfs: server filer OK",
+        "python3[77]: segfault at 10 ip 00007f sp 00007f error 4 in libfoo.so[7f+1]",
+        "oom_reaper: reaped process 4711 (python3)",
+        "EXT4-fs (sda1): mounted filesystem with ordered data mode",
+    ],
+)
+def test_noise_of_the_same_drivers_is_no_evidence(line: str) -> None:
+    found = read(f"[ 12.5] {line}")
+    assert found.evidence == ()
+    assert found.dropped == {NOT_OURS: 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "rest", "severity", "fault"),
+    [
+        ("28006", ", Non-fatal, Link 46 MC TS crumbstore MCTO (First)", "non-fatal", FaultClass.INFORMATIONAL),
+        ("28006", ", Severity 0 Engine instance 00 Sub-engine", "severity 0", FaultClass.INFORMATIONAL),
+        ("28006", ", Severity 1 Engine instance 00", "severity 1", FaultClass.UNKNOWN),
+        ("28006", ", Fatal, Link 30", "fatal", FaultClass.UNKNOWN),
+        ("28006", "", None, FaultClass.UNKNOWN),
+        ("20034", ", Fatal, Link 30 LTSSM Fault Up", "fatal", FaultClass.HARDWARE),
+        ("11012", ", Fatal, Link 30", "fatal", FaultClass.UNKNOWN),
+        ("11012", "", None, FaultClass.INFORMATIONAL),
+    ],
+)
+def test_a_switch_errors_severity_word_raises_and_never_lowers(
+    code: str, rest: str, severity: str | None, fault: FaultClass
+) -> None:
+    e = only(f"[ 1.5] nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): {code}{rest}")
+    assert sxid_severity(e.detail) == severity
+    assert classify([e], tables=load_tables(), now=NOW).fault is fault
+
+
+def test_the_words_of_an_nvlink_5_line_are_read_with_runs_of_spaces_and_an_unknown_link() -> None:
+    words = "0x00a046c6 0x00000000 0x12345678 0x0 0x0 0x0"
+    e = only(f"[ 1.5] {X}149, pid=7, name=a b, NETIR_LINK_EVT  Fatal   XC0 i0 Link -1 ({words})")
+    found = nvlink_event(e.detail)
+    assert found is not None
+    assert (found.unit, found.severity, found.link) == ("NETIR_LINK_EVT", "Fatal", -1)
+    assert found.words == (0x00A046C6, 0, 0x12345678, 0, 0, 0)
+    assert found.down_reason == link_down_reason(e.detail) == 0x0A
+    assert nvlink_event(f"{X}149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x00a0") is None
+
+
+def test_the_register_words_of_an_xid_74_are_counted_from_one() -> None:
+    e = only(
+        f"[ 1.5] {X}74, pid=1, name=x, NVLink: fatal error detected on link 14(0x0, 0x0, 0x10000, 0x5, 0x0, 0x0, 0x0)"
+    )
+    found = link_registers(e.detail)
+    assert found is not None
+    assert (found.link, found.words) == (14, (0, 0, 0x10000, 5, 0, 0, 0))
+    assert (found.bits(1), found.bits(3), found.bits(4), found.bits(8)) == (frozenset(), {16}, {0, 2}, frozenset())
+    assert link_registers(f"{X}74, NVLink: fatal error detected on link 14") is None
+
+
+def test_two_links_of_one_gpu_are_two_faults() -> None:
+    lines = [f"[ 1.{n}] {X}74, NVLink: fatal error detected on link {n}(0x0, 0x0, 0x10000, 0x0)" for n in (3, 3, 4)]
+    assert [e.count for e in read("\n".join(lines)).evidence] == [2, 1]
+
+
+def test_a_log_that_grows_is_read_piece_by_piece_as_if_it_were_whole() -> None:
+    pieces = [
+        f"[ 5.0] NVRM: GPU at PCI:0000:1b:00: {UUID}\n[ 5.1] usb 1-1: new device\n",
+        "[ 900.0] NVRM: The NVIDIA GPU 0000:29:00.0\n",
+        "[ 900.1] NVRM: fallen off the bus and is not responding to commands.\n",
+        f"[ 901.0] {X}31, Ch 1\n",
+    ]
+    growing = KernelLog(cluster="alpha", node="alpha2")
+    parts = [growing.read(piece, seen_at=NOW, boot="boot-2") for piece in pieces]
+    whole = read("".join(pieces))
+    assert tuple(e for part in parts for e in part.evidence) == whole.evidence
+    assert [part.lines for part in parts] == [2, 1, 1, 1]
+    assert [e.gpu for e in whole.evidence] == ["0000:29:00", UUID]
 
 
 @pytest.mark.parametrize(
