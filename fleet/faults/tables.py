@@ -135,6 +135,8 @@ class FieldRow(Row):
     """One field of a GPU that NVML, DCGM or the exporter reports, and which of its values are bad."""
 
     field: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    names: str = Field(pattern=r"^[A-Z0-9_&-]+( [A-Z0-9_&-]+)*$")
+    """What DCGM and its exporter call it, in several releases: a name, `NAME&MASK` for bits of it, or `MAX-NOW`."""
     bad: str = Field(pattern=r"^[>=][0-9]{1,18}$")
     """`>N` or `=N`."""
     first_rung: Rung
