@@ -17,12 +17,13 @@ from activities.backends.slurm.reads import seconds_of
 from activities.backends.slurm.settings import SlurmSettings
 from fleet.errors import FleetError, TemporaryError
 from fleet.model import NodeState
-from fleet.policy import Policy
+from fleet.policy import Policy, Step, StepMode
 from workers.doctor_checks import Area, Check, Grade
 
 T = TypeVar("T")
 LIMIT = 45.0
 """Seconds for one look: a controller that does not answer costs its MessageTimeout, a power hook up to a minute."""
+_ACCOUNTS = "the account `repair` of deploy/kubernetes/rbac.yaml"
 RETRY_WINDOW = api.SUBMIT_JOB.budget.total_seconds()
 """Seconds: how long after a lost answer a submit still looks for the job that it may have made."""
 
@@ -42,10 +43,10 @@ async def look_at_cluster(name: str, policy: Policy, folder: Path) -> tuple[Chec
         if probed[0].grade != "ok":
             todo = "the worker of this cluster meets the same, unless it runs elsewhere; correct it there"
             told = probed[0].model_copy(update={"todo": probed[0].todo or todo})
-            return (told, *await _lacking(area, backend))
+            return (told, *await _lacking(area, backend, policy))
         found = [*probed, *await area.tried("nodes", lambda: _within(nodes(area, backend)))]
         if isinstance(backend, RightsControl):
-            found += await area.tried("rights", lambda: _within(rights(area, backend)))
+            found += await area.tried("rights", lambda: _within(rights(area, backend, policy)))
         if isinstance(backend, SlurmBackend):
             found += await area.tried("settings", lambda: _within(slurm_settings(area, backend)))
             found += await area.tried("transport", lambda: _within(transport(area, backend)))
@@ -90,20 +91,27 @@ async def nodes(area: Area, backend: ClusterBackend) -> Check:
     return area.ok("nodes", text + detail)
 
 
-async def rights(area: Area, backend: RightsControl) -> tuple[Check, ...]:
-    """Each right that the account lacks, by its name."""
+async def rights(area: Area, backend: RightsControl, policy: Policy) -> tuple[Check, ...]:
+    """Each right that the account lacks, by its name. One that may only look was given no other on purpose: what it
+    cannot do is said, and is no failure."""
     missing = await backend.missing_rights()
-    if not missing:
+    if not missing.rights:
         return (area.ok("rights", "the account may do all that runbooks need"),)
-    return tuple(area.fail("rights", line, "deploy/kubernetes/rbac.yaml, account `repair`") for line in missing)
+    if missing.observes:
+        text = f"the account may only observe: {'; '.join(dict.fromkeys(missing.rights.values()))}"
+        if all(policy.mode(step) is StepMode.OBSERVE for step in Step):
+            return (area.ok("rights", text),)
+        todo = f"enough to look; a worker needs {_ACCOUNTS}, or every step of fleet.yaml in the mode `observe`"
+        return (area.warn("rights", text, todo),)
+    return tuple(area.fail("rights", f"{right}: {why}", _ACCOUNTS) for right, why in missing.rights.items())
 
 
-async def _lacking(area: Area, backend: ClusterBackend) -> tuple[Check, ...]:
+async def _lacking(area: Area, backend: ClusterBackend, policy: Policy) -> tuple[Check, ...]:
     """Rights that may be why a probe failed. A cluster that cannot be asked for them adds nothing to the probe."""
     if not isinstance(backend, RightsControl):
         return ()
     try:
-        found = await _within(rights(area, backend))
+        found = await _within(rights(area, backend, policy))
     except FleetError:
         return ()
     return tuple(check for check in found if check.grade is Grade.FAIL)

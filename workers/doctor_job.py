@@ -5,7 +5,7 @@ from pathlib import Path
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities.backends.factory import make_backend
-from activities.backends.port import ClusterBackend
+from activities.backends.port import ClusterBackend, JobAdvice
 from activities.backends.slurm.jobs import requeue_fix
 from clients.errors import usage
 from fleet.errors import FleetError
@@ -36,6 +36,7 @@ async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | 
             restartable(area, job),
             checkpoint_signal(area, job),
             generation_check(area, job),
+            *await area.tried("next object", lambda: next_object(area, job, backend)),
             total_steps(area, job),
             checkpoint_root(area, job, policy.cluster(job.cluster).checkpoint_roots),
             *await area.tried("log", lambda: log(area, job, backend)),
@@ -154,6 +155,23 @@ def generation_check(area: Area, job: NativeJob) -> Check:
         "newest checkpoint. No attempt of ours starts before a fence receipt, but a person's or Slurm's own may",
         "compare GPU_RUNBOOKS_EPOCH and SLURM_RESTART_COUNT before each write, then declare "
         "gpu-runbooks.io/generation-check=yes",
+    )
+
+
+async def next_object(area: Area, job: NativeJob, backend: ClusterBackend) -> tuple[Check, ...]:
+    """Whether its description suits an attempt that goes on as another object, which has another name."""
+    if not isinstance(backend, JobAdvice):
+        return ()
+    found = await backend.advice(job.native_id)
+    if not found:
+        return (area.ok("next object", "names no host of its own pods"),)
+    return tuple(
+        area.warn(
+            "next object",
+            f"{line}: after a failure the job goes on as {job.name}-gN, whose pods have other host names",
+            "let the ranks find each other by what their controller tells them (docs/job-kinds.md)",
+        )
+        for line in found
     )
 
 

@@ -184,12 +184,29 @@ class PowerControl(Protocol):
         """On, idempotent; the boot identity tells when it is done."""
 
 
+class MissingRights(Value):
+    """What an account lacks of the rights that runbooks need."""
+
+    rights: Mapping[str, str] = {}
+    """Right -> what does not work without it."""
+    observes: bool = False
+    """It may see everything and change nothing, so all that it lacks is meant to be lacking."""
+
+
 @runtime_checkable
 class RightsControl(Protocol):
     """Optional: the cluster can say which of the rights that runbooks need its account lacks."""
 
-    async def missing_rights(self) -> tuple[str, ...]:
-        """One line for each: the right, and what does not work without it."""
+    async def missing_rights(self) -> MissingRights:
+        """Asks the cluster itself. Raises TemporaryError when it cannot be asked."""
+
+
+@runtime_checkable
+class JobAdvice(Protocol):
+    """Optional: the cluster can say what in a job's own description will trouble a later attempt of it."""
+
+    async def advice(self, native_id: str) -> tuple[str, ...]:
+        """One sentence for each thing that its owner should change; none of it keeps it from being supervised."""
 
 
 @runtime_checkable

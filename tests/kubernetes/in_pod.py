@@ -26,7 +26,7 @@ async def work(policy: Policy, folder: Path, cluster: str, node: str) -> dict[st
             "nodes": sorted(facts.node for facts in first.nodes),
             "isolated": isolated.op,
             "released": released.op,
-            "missing": await backend.missing_rights(),
+            "missing": [*(await backend.missing_rights()).rights],
         }
     finally:
         await backend.close()

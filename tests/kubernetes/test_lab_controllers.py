@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from fleet.policy_file import parse_policy
 from tests.kubernetes import kinds
 from tests.kubernetes.conftest import Opener
 from tests.kubernetes.lab import Cluster, cluster
 from tests.slurm.waiting import until
+from workers.doctor_job import look_at_job
 from workers.lab_traces import naming
 
 pytestmark = pytest.mark.kubernetes
@@ -62,6 +64,24 @@ async def test_a_jobset_trains_stops_when_suspended_goes_on_and_is_deleted(gamma
     await gamma.kubectl("delete", "jobset", JOB, "--cascade=foreground")
     await kinds.is_gone(gamma, JOB, OF_SET)
     await asyncio.to_thread(shutil.rmtree, gamma.checkpoints(JOB))
+
+
+async def test_the_doctor_warns_of_a_jobset_that_names_its_own_hosts(gamma: Cluster) -> None:
+    waiting = kinds.jobset(gamma, JOB)
+    waiting["spec"]["suspend"] = True
+    template = waiting["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]
+    told = f"{JOB}-ranks-0-0"
+    template["spec"]["containers"][0]["env"].append({"name": "MASTER_ADDR", "value": f"{told}.{JOB}"})
+    await gamma.apply(waiting)
+    fleet = f"version: 1\nclusters:\n  {gamma.name}: {{kind: kubernetes, kubeconfig: {gamma.kubeconfig}}}\n"
+    checks = await look_at_job(JOB, parse_policy(fleet, "fleet.yaml"), gamma.root, None)
+    await gamma.kubectl("delete", "jobset", JOB, "--cascade=foreground")
+    (seen,) = [check for check in checks if check.name == "next object"]
+    assert (seen.grade, seen.text.partition(":")[0]) == (
+        "warn",
+        f"MASTER_ADDR in env of container rank names the host {told}",
+    )
+    assert f"goes on as {JOB}-gN" in seen.text
 
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])

@@ -12,13 +12,15 @@ import pytest
 from activities.backends.kubernetes import kueue, reboot_node
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.kinds.all import KINDS
-from activities.backends.kubernetes.rights import RIGHTS
+from activities.backends.kubernetes.rights import ACTING, RIGHTS
 from activities.backends.kubernetes.settings import KubernetesSettings
+from fleet.policy import Step
 from fleet.policy_file import parse_policy
 from tests.kubernetes.accounts import account_with, kubeconfig_with
 from tests.kubernetes.lab import Cluster
 from tests.kubernetes.rbac import Granted, granted
 from tests.slurm.waiting import until
+from workers.doctor_checks import Check
 from workers.doctor_cluster import look_at_cluster
 
 pytestmark = pytest.mark.kubernetes
@@ -66,6 +68,23 @@ async def test_an_account_with_every_right_lacks_none_and_one_without_any_lacks_
     tokens = await tokens_of(gamma, ["with-all", "with-none"])
     await until(lambda: lacking(gamma, "with-all", tokens["with-all"]), lambda found: not found, 20)
     assert await lacking(gamma, "with-none", tokens["with-none"]) == {str(right) for right in granted()}
+
+
+async def test_an_account_that_may_only_observe_fails_nothing_and_hears_what_it_cannot_do(gamma: Cluster) -> None:
+    await serve_all_kinds(gamma)
+    mine = [right for right in granted() if right.role == "gpu-runbooks-observe"]
+    await make_accounts(gamma, {"observer": mine})
+    tokens = await tokens_of(gamma, ["observer"])
+
+    async def told(**modes: str) -> list[Check]:
+        return await diagnosed(gamma, "observer", tokens["observer"], **modes)
+
+    checks = await until(told, lambda found: all(check.grade != "fail" for check in found), 20)
+    (seen,) = [check for check in checks if check.name == "rights"]
+    assert seen.grade == "warn"
+    assert {right.without for right in ACTING} == set(seen.text.partition(": ")[2].split("; "))
+    watched_only = await told(**dict.fromkeys(Step, "observe"))
+    assert [check.grade for check in watched_only if check.name == "rights"] == ["ok"]
 
 
 async def serve_all_kinds(cluster: Cluster) -> None:
@@ -119,11 +138,17 @@ async def tokens_of(cluster: Cluster, accounts: list[str]) -> dict[str, str]:
 
 async def lacking(cluster: Cluster, account: str, token: str) -> set[str]:
     """Rights that `runbook doctor` names as missing."""
-    kubeconfig = kubeconfig_with(cluster, account, token)
-    policy = parse_policy(
-        f"version: 1\nclusters:\n  {cluster.name}: {{kind: kubernetes, kubeconfig: {kubeconfig}}}\n", "fleet.yaml"
-    )
-    checks = await look_at_cluster(cluster.name, policy, cluster.root)
-    failed = [check for check in checks if check.grade == "fail"]
+    failed = [check for check in await diagnosed(cluster, account, token) if check.grade == "fail"]
     assert all(check.name in {"probe", "rights", "nodes"} for check in failed), failed
     return {check.text.partition(":")[0] for check in failed if check.name == "rights"}
+
+
+async def diagnosed(cluster: Cluster, account: str, token: str, **modes: str) -> list[Check]:
+    """What `runbook doctor` says of the cluster with that account; `modes` of steps in `fleet.yaml`."""
+    kubeconfig = kubeconfig_with(cluster, account, token)
+    policy = parse_policy(
+        f"version: 1\nclusters:\n  {cluster.name}: {{kind: kubernetes, kubeconfig: {kubeconfig}}}\n"
+        f"modes: {{{', '.join(f'{step}: {mode}' for step, mode in modes.items())}}}\n",
+        "fleet.yaml",
+    )
+    return [*await look_at_cluster(cluster.name, policy, cluster.root)]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from activities.backends.kubernetes.rights import RIGHTS
+from activities.backends.kubernetes.rights import OBSERVING, RIGHTS
 from tests.kubernetes.rbac import granted
 from tests.kubernetes.used_rights import VARIABLE, collect, judge, used_in
 
@@ -20,6 +20,8 @@ def event(verb: str, resource: str, role: str = "gpu-runbooks-act", decision: st
 
 def test_the_adapter_asks_for_the_rights_of_rbac_yaml_and_no_others() -> None:
     assert {str(right) for right in RIGHTS} == {str(right) for right in granted()}
+    observe = {str(right) for right in granted() if right.role == "gpu-runbooks-observe"}
+    assert {str(right) for right in OBSERVING} == observe
 
 
 def test_no_right_is_granted_twice_and_none_by_a_wildcard() -> None:

@@ -21,7 +21,7 @@ from activities.backends.kubernetes.room import read_room
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.submit import Submits
 from activities.backends.kubernetes.view import ClusterView
-from activities.backends.port import Change, GoOn, Isolations
+from activities.backends.port import Change, GoOn, Isolations, MissingRights
 from activities.backends.power import Hooks, Power
 from fleet.errors import FleetError, TemporaryError, UnreadableError
 from fleet.evacuation import EvacuationOrder, EvacuationState
@@ -213,10 +213,13 @@ class KubernetesBackend:
         await self._nodes.in_service(node)
         await self.power.power_on(node)
 
-    async def missing_rights(self) -> tuple[str, ...]:
+    async def missing_rights(self) -> MissingRights:
         served = (await self.view.installed.now()).served
-        found = await missing_rights(self.api, self.settings.namespaces, served)
-        return tuple(f"{right}: {right.without}" for right in found)
+        return await missing_rights(self.api, self.settings.namespaces, served)
+
+    async def advice(self, native_id: str) -> tuple[str, ...]:
+        newest = (await self.view.known_job(native_id)).newest
+        return newest.kind.advice(newest.raw)
 
     # -- marks
 

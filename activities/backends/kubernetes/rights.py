@@ -9,6 +9,7 @@ from activities.backends.kubernetes.kueue import GROUP
 from activities.backends.kubernetes.outcomes import Outcome, error_of_read
 from activities.backends.kubernetes.reboot_node import GROUP as JANITOR
 from activities.backends.kubernetes.reboot_node import PLURAL
+from activities.backends.port import MissingRights
 
 REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -28,23 +29,29 @@ class Right(NamedTuple):
         return f"{self.verb} {self.resource}{of}"
 
 
+_READ = ("get", "list", "watch")
 _SEE = "nothing of the cluster is seen"
 _ANEW = "no submit, and no next attempt of a job that failed"
+_ACT = "no job is adopted, stopped or started"
 _QUEUE = "no job in a queue of Kueue is supervised"
 _NODES = "no node is isolated or released"
 _SEEN = tuple(dict.fromkeys((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS))
 _OURS = tuple((kind.group, kind.plural) for kind in KINDS if kind not in ALWAYS and not kind.observed)
-RIGHTS = (
-    *(Right(verb, resource, _SEE) for resource in ("nodes", "pods") for verb in ("get", "list", "watch")),
-    *(Right(verb, "jobs", _SEE, "batch") for verb in ("get", "list", "watch")),
+OBSERVING = (
+    *(Right(verb, resource, _SEE) for resource in ("nodes", "pods") for verb in _READ),
+    *(Right(verb, "jobs", _SEE, "batch") for verb in _READ),
     Right("list", "resourcequotas", "no quota is known, so no job is placed there"),
     Right("get", "pods/log", "no training step is seen, so no recovery can be called done"),
+    *(Right(verb, plural, _SEE, group, True) for group, plural in _SEEN for verb in _READ),
+    *(Right(verb, "workloads", _QUEUE, GROUP, True) for verb in _READ),
+)
+"""Those of the account `observe`."""
+ACTING = (
     Right("create", "jobs", _ANEW, "batch"),
-    Right("patch", "jobs", "no job is adopted, stopped or started", "batch"),
-    *(Right(verb, plural, _SEE, group, True) for group, plural in _SEEN for verb in ("get", "list", "watch")),
+    Right("patch", "jobs", _ACT, "batch"),
     *(Right("create", plural, _ANEW, group, True) for group, plural in _OURS),
-    *(Right("patch", plural, "no job is adopted, stopped or started", group, True) for group, plural in _OURS),
-    *(Right(verb, "workloads", _QUEUE, GROUP, True) for verb in ("get", "list", "watch", "patch")),
+    *(Right("patch", plural, _ACT, group, True) for group, plural in _OURS),
+    Right("patch", "workloads", _QUEUE, GROUP, True),
     Right("patch", "jobs/status", "no next attempt of a stopped job", "batch"),
     Right("patch", "pytorchjobs/status", "one that was held before it ran is counted as run", "kubeflow.org", True),
     Right("patch", "pods", "no kubelet's word is kept, so a stop is proven late or by power only"),
@@ -61,6 +68,10 @@ RIGHTS = (
     Right("create", "pods", "no check pod runs, so no repaired node comes back"),
     Right("create", "events", "nobody reads in `kubectl describe node` what was done"),
 )
+"""What the accounts `act` and `repair` have besides."""
+RIGHTS = (*OBSERVING, *ACTING)
+_CHANGES = frozenset({"create", "patch", "delete"})
+"""Verbs that change something; whoever has none of them may only look."""
 
 
 CLUSTER_WIDE = frozenset({"nodes", "volumeattachments"})
@@ -73,7 +84,7 @@ def _spaces(right: Right, namespaces: tuple[str, ...]) -> tuple[str, ...]:
 
 async def missing_rights(
     api: KubeApi, namespaces: tuple[str, ...], served: frozenset[tuple[str, str]]
-) -> tuple[Right, ...]:
+) -> MissingRights:
     """Asks the apiserver itself, for every namespace that is looked at. Raises TemporaryError when it cannot.
     `served`: (API group, resource) of what the cluster has beyond its own."""
     wanted = [
@@ -81,7 +92,12 @@ async def missing_rights(
     ]
     asked = [(right, space) for right in wanted for space in _spaces(right, namespaces)]
     allowed = await asyncio.gather(*(_may(api, right, space) for right, space in asked))
-    return tuple(dict.fromkeys(right for (right, _), may in zip(asked, allowed, strict=True) if not may))
+    missing = tuple(dict.fromkeys(right for (right, _), may in zip(asked, allowed, strict=True) if not may))
+    changes = any(may and right.verb in _CHANGES for (right, _), may in zip(asked, allowed, strict=True))
+    return MissingRights(
+        rights={str(right): right.without for right in missing},
+        observes=not changes and not set(missing) & set(OBSERVING),
+    )
 
 
 async def _may(api: KubeApi, right: Right, namespace: str) -> bool:

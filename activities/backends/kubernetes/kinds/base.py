@@ -1,10 +1,12 @@
 """What a kind of job must be able to say and do. Pure: objects in, facts and patches out; no calls."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
+from activities.backends.kubernetes.kinds.addresses import told_hosts
 from activities.backends.kubernetes.marks import FIRST, GATE, GENERATION
 from activities.backends.kubernetes.records import PodRecord, conditions_of
 from fleet.model import Phase, Value
@@ -112,6 +114,19 @@ class JobKind(ABC):
     @abstractmethod
     def refusal(self, raw: Raw) -> str | None:
         """The exact field to change where its own controller could start a second copy, else None."""
+
+    def hosts(self, raw: Raw, names: str) -> str:
+        """Regular expression of the host names of its pods, which are made of the object's name; `names` is one of
+        that name. Empty where nobody can know them before the pods are there."""
+        del raw, names
+        return ""
+
+    def advice(self, raw: Raw) -> tuple[str, ...]:
+        """What in the object will trouble an attempt that goes on as a new object, one sentence each."""
+        labels = raw["metadata"].get("labels") or {}
+        names = sorted({raw["metadata"]["name"], labels.get(FIRST, raw["metadata"]["name"])})
+        hosts = self.hosts(raw, f"(?:{'|'.join(map(re.escape, names))})")
+        return told_hosts(self.templates(raw), hosts) if hosts else ()
 
     @abstractmethod
     def fill_in(self, raw: Raw) -> Raw:

@@ -68,6 +68,11 @@ class BatchJob(JobKind):
     def refusal(self, raw: Raw) -> str | None:
         return managed_by_others(raw, CONTROLLER) or spec_refusal(raw.get("spec", {}), "spec")
 
+    def hosts(self, raw: Raw, names: str) -> str:
+        """They are found by a Service that its pods name as their subdomain, never without one."""
+        del raw
+        return rf"{names}-\d+(?=\.)"
+
     def fill_in(self, raw: Raw) -> Raw:
         made = copy.deepcopy(raw)
         fill_in_spec(made["spec"])

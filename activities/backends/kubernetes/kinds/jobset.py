@@ -2,6 +2,7 @@
 v0.11 (docs/kubernetes.md)."""
 
 import copy
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -91,6 +92,10 @@ class JobSet(JobKind):
             if why is not None:
                 return why
         return None
+
+    def hosts(self, raw: Raw, names: str) -> str:
+        parts = "|".join(re.escape(part["name"]) for part in _parts(raw))
+        return rf"{names}-(?:{parts})-\d+-\d+" if parts else ""
 
     def fill_in(self, raw: Raw) -> Raw:
         made = copy.deepcopy(raw)

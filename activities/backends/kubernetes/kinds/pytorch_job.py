@@ -81,6 +81,11 @@ class PyTorchJob(JobKind):
             return "take spec.runPolicy.backoffLimit away: a failed rank's log would go with its pod"
         return None
 
+    def hosts(self, raw: Raw, names: str) -> str:
+        """Of the Services that its controller makes, one for each pod."""
+        roles = "|".join(_roles(raw)).lower()
+        return rf"{names}-(?:{roles})-\d+" if roles else ""
+
     def fill_in(self, raw: Raw) -> Raw:
         made = copy.deepcopy(raw)
         if not _roles(made):

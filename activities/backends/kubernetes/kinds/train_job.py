@@ -88,6 +88,9 @@ class TrainJob(JobKind):
         why = _SET.refusal({**raw[CHILD], "metadata": {}})
         return f"in its {runtime.get('kind', 'ClusterTrainingRuntime')} {runtime.get('name')}: {why}" if why else None
 
+    def hosts(self, raw: Raw, names: str) -> str:
+        return _SET.hosts(raw.get(CHILD) or {}, names)
+
     def fill_in(self, raw: Raw) -> Raw:
         """Its runtime decides the rest, and is looked at when it is adopted."""
         made = copy.deepcopy(raw)
