@@ -16,7 +16,7 @@ AFTER = 60.0
 FRAGMENTED_TRIES = 86400.0
 """Seconds in which a second fragmented out-of-memory of one job is the program's."""
 
-JOB_SIDE = {Kind.JOB_EXIT, Kind.LOG_TEXT, Kind.JOB_STALLED, Kind.JOB_REQUEUED, Kind.BAD_RESUME}
+JOB_SIDE = {Kind.JOB_EXIT, Kind.LOG_TEXT, Kind.JOB_STALLED, Kind.JOB_REQUEUED, Kind.BAD_RESUME, Kind.HANG}
 """Evidence that is about a job, not about a node."""
 
 

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     DCGM_ERROR = "dcgm_error"  # an error of a DCGM diagnostic
     MEASURED = "measured"  # a figure of a test, with its number in `value`
     FLIGHT_RECORD = "flight_record"  # a collective as one rank's Flight Recorder saw it
+    HANG = "hang"  # what the dumps of all ranks say together
     UNREADABLE = "unreadable"
 
 

@@ -389,6 +389,25 @@ def _bad_resume(e: Evidence, tables: Tables) -> Reading:
     )
 
 
+def _hang(e: Evidence, tables: Tables) -> Reading:
+    """The comparison of all ranks' dumps (`fleet.faults.hangs`). It says more than a stall, and less than a cause."""
+    said, _, refused = e.detail.partition(" Refused: ")
+    own = e.code in {"mismatch", "crosswise"}
+    fault = FaultClass.USER if own else FaultClass.UNKNOWN
+    return Reading(
+        e,
+        Tier.USER if own else Tier.UNKNOWN,
+        fault,
+        f"hang:{e.code}",
+        "the ranks' dumps",
+        said.rstrip("."),
+        confidence=0.7 if own else 0.6 if e.node else 0.3,
+        culprit=blamed(e, fault),
+        minor=-1,
+        notes=(f"refused: {refused}",) if refused else (),
+    )
+
+
 def _unreadable(e: Evidence, tables: Tables) -> Reading:
     tier = Tier.UNKNOWN if e.source is Source.JOB else Tier.UNREAD
     phrase = f"{e.detail[:200] or 'no detail'}; look at the source itself"
@@ -415,5 +434,6 @@ _READERS = {
     Kind.DCGM_ERROR: dcgm_error,
     Kind.MEASURED: measured,
     Kind.FLIGHT_RECORD: flight_record,
+    Kind.HANG: _hang,
     Kind.UNREADABLE: _unreadable,
 }
