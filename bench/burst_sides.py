@@ -146,11 +146,14 @@ class PlainScript:
             found = iter([raw for raw in (await api.list_node()).items if raw.metadata.name in wanted])
 
             async def take() -> None:
-                for raw in found:
-                    try:
-                        await change(api, raw)
-                    except ConflictException:  # somebody wrote there since the list
-                        await change(api, await api.read_node(raw.metadata.name))
+                for listed in found:
+                    raw = listed
+                    while True:
+                        try:
+                            await change(api, raw)
+                            break
+                        except ConflictException:  # somebody wrote there since it was read
+                            raw = await api.read_node(listed.metadata.name)
 
             await asyncio.gather(*(take() for _ in range(AT_ONCE)))
 
