@@ -23,7 +23,7 @@ test: setup slurm-packages kubernetes-queues lint ## Set up what the tests need 
 	$(RUN) python -m tests.run_all
 
 check: setup lint ## Fast checks: lint, and the tests that need no server and no cluster (about a minute)
-	$(RUN) pytest tests/fleet tests/faults tests/agents tests/activities -x --durations=3
+	$(RUN) pytest tests/fleet tests/faults tests/checkpoints tests/agents tests/activities -x --durations=3
 
 lint: setup ## Format, lint, types, import contracts
 	$(RUN) ruff format --check .

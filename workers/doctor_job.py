@@ -7,13 +7,12 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from activities.backends.factory import make_backend
 from activities.backends.port import ClusterBackend, JobAdvice
 from activities.backends.slurm.jobs import requeue_fix
-from clients.errors import usage
-from fleet.errors import FleetError
 from fleet.identity import fleet_name, job_workflow_id
 from fleet.model import NativeJob, Phase
 from fleet.policy import Policy
 from workers.doctor_checks import Area, Check
 from workers.doctor_temporal import described
+from workers.job_by_name import found, parts
 
 
 async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | None) -> tuple[Check, ...]:
@@ -21,10 +20,10 @@ async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | 
 
     Raises CliError (usage) when no cluster has it, or several have.
     """
-    cluster, name = _parts(text, policy)
+    cluster, name = parts(text, policy)
     backends = {c: make_backend(c, policy, folder) for c in ((cluster,) if cluster else policy.clusters)}
     try:
-        backend, job = await _found(name, backends)
+        backend, job = await found(name, backends)
         area = Area(job_workflow_id(fleet_name(job)))
         return (
             area.ok(
@@ -44,39 +43,6 @@ async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | 
     finally:
         for backend in backends.values():
             await backend.close()
-
-
-def _parts(text: str, policy: Policy) -> tuple[str | None, str]:
-    text = text.removeprefix("job/")
-    cluster, slash, name = text.partition("/")
-    if not slash:
-        return None, text
-    policy.cluster(cluster)
-    return cluster, name
-
-
-async def _found(name: str, backends: dict[str, ClusterBackend]) -> tuple[ClusterBackend, NativeJob]:
-    failed: list[str] = []
-    seen: list[tuple[ClusterBackend, NativeJob]] = []
-    for cluster, backend in backends.items():
-        try:
-            seen += [(backend, job) for job in await backend.jobs(0.0)]
-        except FleetError as error:
-            failed.append(f"{cluster} could not be asked: {error}")
-    for same in (
-        lambda j: fleet_name(j) == name,
-        lambda j: name in {j.native_id, j.native_id.partition("/")[2]},
-        lambda j: j.name == name,
-    ):
-        matches = [(backend, job) for backend, job in seen if same(job)]
-        live = [pair for pair in matches if not pair[1].phase.ended] or matches
-        if len(live) == 1:
-            return live[0]
-        if live:
-            several = ", ".join(f"{job.cluster}/{job.native_id}" for _, job in live)
-            raise usage(f"several jobs are called {name!r}: give one of {several}")
-    asked = f"none in {', '.join(backends)}"
-    raise usage("; ".join([f"no job {name!r}: {asked}", *failed]))
 
 
 def opt_in(area: Area, job: NativeJob) -> Check:

@@ -11,6 +11,9 @@ COMMANDS = (
     Command("demo", "workers.demo:demo", "Lose a GPU and train again, on an embedded fleet.", RUN),
     Command("lab", "workers.lab:lab", "Real private clusters on this machine.", RUN),
     Command("doctor", "workers.doctor:doctor", "Say what is missing and what to do.", RUN),
+    Command(
+        "checkpoints", "workers.checkpoints:checkpoints", "Which checkpoint is complete, and why not the others.", RUN
+    ),
 )
 
 

@@ -3,15 +3,23 @@
 It lies in `.gpu-runbooks/receipts/` of the root, beside the checkpoint and never in it: no trainer trips over it.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 from urllib.parse import quote
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, ValidationError
 
-from fleet.checkpoints.model import FOLDER, Format
+from fleet.checkpoints.layout import Known, Named, Proof
+from fleet.checkpoints.model import FOLDER, File, Format
+from fleet.checkpoints.names import shown, trouble
+from fleet.checkpoints.tree import NotProvenError, Tree
 from fleet.model import Value
 
 RECEIPTS = f"{FOLDER}/receipts"
+LIMIT = 64 * 1024**2
+"""Bytes of a receipt that are read: about 400,000 files."""
 
 
 class ReceiptFile(Value):
@@ -34,10 +42,88 @@ class Receipt(Value):
     """Data and markers."""
     source: str
     """Where it came from, in words: cluster and root."""
-    at: float
+    at: float = Field(ge=0, le=253_402_300_799)
     """Seconds since the epoch by the writing worker's clock."""
+
+    @property
+    def when(self) -> str:
+        return datetime.fromtimestamp(self.at, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A receipt that fits what is there, and what a person is told about it."""
+
+    receipt: Receipt | None = None
+    note: str = ""
 
 
 def receipt_path(entry: str) -> str:
     """Where the receipt of an entry lies, relative to the root; any entry's name makes one plain file name."""
     return f"{RECEIPTS}/{quote(entry, safe='')}.json"
+
+
+def find_receipts(tree: Tree) -> Iterator[Receipt]:
+    """Every readable receipt of the root that lies at its own entry's place."""
+    for file in tree.files(RECEIPTS):
+        try:
+            receipt = _read(tree, file.path)
+        except NotProvenError:
+            continue
+        if receipt_path(receipt.entry) == file.path and not trouble(receipt.entry):
+            yield receipt
+
+
+def check_receipt(tree: Tree, named: Named, known: Known) -> Checked:
+    """The entry's receipt, held against the files; an old one that does not fit is void, and proves nothing."""
+    path = receipt_path(named.name)
+    if tree.file(path) is None:
+        return Checked()
+    try:
+        receipt = _read(tree, path)
+        _compare(tree, receipt)
+        if known.hashes:
+            _compare_hashes(tree, receipt)
+    except NotProvenError as error:
+        return Checked(note=f"its receipt is void: {error}")
+    proof = "hashes" if known.hashes else "sizes; --hashes compares its hashes"
+    return Checked(receipt, f"its receipt of {receipt.when} agrees ({proof})")
+
+
+def prove_by_receipt(tree: Tree, named: Named, receipt: Receipt) -> Proof:
+    """Reads every file, for equal sizes prove nothing. Raises NotProvenError."""
+    tree.refuse_strangers(receipt.entry)
+    files = _compare(tree, receipt)
+    _compare_hashes(tree, receipt)
+    return Proof(
+        says=f"all {len(files)} files have the hashes of its receipt of {receipt.when}",
+        data=files,
+        step=receipt.step,
+    )
+
+
+def _read(tree: Tree, path: str) -> Receipt:
+    try:
+        return Receipt.model_validate_json(tree.small(path, LIMIT))
+    except (ValidationError, ValueError):
+        raise NotProvenError(f"{shown(path)} is no receipt") from None
+
+
+def _compare(tree: Tree, receipt: Receipt) -> tuple[File, ...]:
+    if not receipt.files:
+        raise NotProvenError("it lists no file")
+    files = []
+    for listed in receipt.files:
+        file = tree.file(listed.path)
+        if file is None:
+            raise NotProvenError(f"{shown(listed.path)} is missing")
+        if file.size != listed.size:
+            raise NotProvenError(f"{shown(listed.path)} has {file.size} bytes, not {listed.size}")
+        files.append(file)
+    return tuple(files)
+
+
+def _compare_hashes(tree: Tree, receipt: Receipt) -> None:
+    for listed in receipt.files:
+        if tree.sha256(listed.path) != listed.sha256:
+            raise NotProvenError(f"{shown(listed.path)} is not the file that the receipt lists")
