@@ -47,7 +47,7 @@ def checkpoints(
     total_steps
         The job's total: a higher step is none. A job's own declaration is used where it has one.
     hashes
-        Compare every hash of our receipts; reads all the data.
+        Compare every hash of our receipts and of Megatron's integrity.json; reads all the data.
     fleet
         Fleet file, to find a job; default $GPU_RUNBOOKS_FLEET, ./fleet.yaml, or the state folder's.
     """

@@ -20,7 +20,7 @@ class Known:
     world: int | None = None
     """Ranks of the job, for formats whose files do not tell it."""
     hashes: bool = False
-    """Compare every hash that a receipt names, which reads all the data."""
+    """Compare every hash that a receipt or the format's own list names, which reads all the data."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fleet.checkpoints.dcp import METADATA, looks_like, prove_dcp
 from fleet.checkpoints.layout import Found, Known, Named, Proof, Tracker, read_tracker
 from fleet.checkpoints.model import File, Format, Small
-from fleet.checkpoints.names import joined, shown
+from fleet.checkpoints.names import joined, shown, told
 from fleet.checkpoints.pickles import Record
 from fleet.checkpoints.torch_files import torch_number, torch_value, whole_zip
 from fleet.checkpoints.tree import NotProvenError, Tree
@@ -20,7 +20,7 @@ from fleet.checkpoints.tree import NotProvenError, Tree
 TRACKER = "latest_checkpointed_iteration.txt"
 BRIDGE_TRACKER = "latest_train_state.pt"
 BRIDGE_STATE = "train_state.pt"
-CONFIG = "metadata.json"
+CONFIG, INTEGRITY = "metadata.json", "integrity.json"
 _FOLDER = re.compile(r"iter_(\d{7,18})")
 _RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3,}))?(?:_(\d{3,}))?")
 MODEL, OPTIMIZER, COMMON = "model_optim_rng.pt", "distrib_optim.pt", "common.pt"
@@ -52,6 +52,7 @@ class Megatron:
             proof = _prove_legacy(tree, named, tracker)
         else:
             proof = prove_iteration(tree, named.name, need_config=named.format is not Format.MEGATRON_DCP)
+        _check_integrity(tree, named.name, known)
         says = "release" if named.name == "release" else str(step)
         trackers = [Small(path=TRACKER, text=says)]
         if named.format is Format.MEGATRON_BRIDGE:
@@ -80,6 +81,23 @@ def prove_iteration(tree: Tree, folder: str, *, need_config: bool) -> Proof:
         if file.path.endswith(".pt"):
             whole_zip(tree, file.path)
     return prove_dcp(tree, folder, (METADATA, CONFIG))
+
+
+def _check_integrity(tree: Tree, folder: str, known: Known) -> None:
+    """Megatron's own optional list of hashes: megatron/core/dist_checkpointing/validation.py."""
+    path = joined(folder, INTEGRITY)
+    if tree.file(path) is None:
+        return
+    listed = tree.json(path)
+    hashes = listed.get("files")
+    if listed.get("algorithm") != "sha256" or not isinstance(hashes, dict):
+        raise NotProvenError(f"{INTEGRITY} is not of a kind that is known here")
+    for name, digest in hashes.items():
+        place = told(folder, name)
+        if place is None or tree.file(place) is None:
+            raise NotProvenError(f"{shown(name)} is missing; {INTEGRITY} names it")
+        if known.hashes and tree.sha256(place) != digest:
+            raise NotProvenError(f"{shown(place)} has not the hash that {INTEGRITY} gives")
 
 
 def read_iteration(tree: Tree, steps: list[int], known: Known) -> Tracker:

@@ -66,14 +66,16 @@ def main() -> None:
     parser.add_argument(
         "--write", nargs="*", metavar="LIBRARY", help=f"make these anew, or all: {', '.join(LIBRARIES)}"
     )
-    parser.add_argument("--verify", action="store_true", help="compare our answers with the libraries'")
+    parser.add_argument(
+        "--verify", nargs="?", const="", metavar="WORD", help="compare with the libraries; only WORD's"
+    )
     options = parser.parse_args()
     if options.write is not None:
         write(options.write or LIBRARIES)
-    if options.verify:
+    if options.verify is not None:
         from tests.checkpoints.verify import verify
 
-        sys.exit(verify(child))
+        sys.exit(verify(child, options.verify))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Checkpoints that the real libraries wrote, whole and broken in every way that is known."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -164,6 +165,24 @@ def test_an_absurd_step_is_no_progress(real: Real) -> None:
     assert step_of(found) == 30
     assert "step 4160813071 is beyond the job's 1000" in words(found, "iter_4160813071")
     assert "absurd" in words(found, "")
+
+
+def test_megatrons_own_hashes_are_compared_when_asked(real: Real) -> None:
+    """NVIDIA/Megatron-LM, megatron/core/dist_checkpointing/validation.py, `save_integrity_manifest`."""
+    root = real("torch_dist")
+    folder = root / "iter_0000030"
+    hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
+    (folder / "integrity.json").write_text(json.dumps({"algorithm": "sha256", "files": hashes}))
+    assert step_of(look(root, Known(hashes=True))) == 30
+
+    shard = folder / "__0_0.distcp"
+    content = shard.read_bytes()
+    shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+    assert step_of(look(root)) == 30
+    deep = look(root, Known(hashes=True))
+    assert step_of(deep) == 20
+    assert "__0_0.distcp has not the hash that integrity.json gives" in words(deep, "iter_0000030")
 
 
 def test_what_a_copy_needs_is_told_apart(real: Real) -> None:
