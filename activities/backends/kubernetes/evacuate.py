@@ -83,7 +83,7 @@ class Evacuations:
 
     async def _look(self, node: str) -> Seen:
         """Live. Raises NotFoundError for a node that the cluster does not have."""
-        picture = await self.view.picture(0)
+        picture = await self.view.node_picture(node)
         facts = self.view.facts_in(picture, node)
         jobs = {pod.uid: record.job for record in self.view.records_of(picture) for pod in record.pods}
         slinky = self.view.settings.slinky

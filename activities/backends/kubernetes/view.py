@@ -27,6 +27,8 @@ from fleet.errors import NotFoundError
 from fleet.model import NativeJob, NodeFacts, Phase
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+ONE_BY_ONE = 32
+"""Nodes that are read one by one; of more, the list of all is the smaller load."""
 FIRST_LIST = 30.0
 """Seconds that the first list of everything may take."""
 
@@ -41,13 +43,16 @@ class Picture:
         nodes: Sequence[NodeRecord],
         workloads: Sequence[Raw] = (),
         age: float | None = None,
+        whole: bool = True,
     ) -> None:
+        """`whole` False: of one node only, with the job objects that what is on it may belong to."""
         waiting = by_owner(workloads)
         self.objects = [replace(one, workload=waiting.get(one.uid)) for one in with_children(objects)]
         """Of each kind, the outermost first; those between a job object and its pods are among them."""
         self.pods = pods
         self.nodes = {node.name: node for node in nodes}
         self.live = age is None
+        self.whole = whole
         self.at = time.time() - (age or 0.0)
 
 
@@ -127,27 +132,40 @@ class ClusterView:
         return [*self.job_mirrors.values(), *workloads, self.pod_mirror, self.node_mirror]
 
     async def _read_all(self) -> Picture:
-        spaces = self.settings.namespaces
+        objects, workloads = await self._read_objects()
+        nodes, pods = await asyncio.gather(self.live_node_records(), self._read_pods())
+        return Picture(objects, pods, tuple(nodes.values()), workloads)
+
+    async def node_picture(self, node: str) -> Picture:
+        """Live, of one node: in a large cluster a small part of what everything is. Raises NotFoundError."""
+        try:
+            raw, pods = await asyncio.gather(
+                self.api.get(f"node {node} of {self.cluster}", f"{NODES}/{node}"),
+                self._read_pods([("fieldSelector", f"spec.nodeName={node}")]),
+            )
+        except NotFoundError as error:
+            raise NotFoundError(f"{self.cluster} has no node {node!r}") from error
+        kinds = (await self.installed.now()).kinds
+        of_jobs = any(kind.object_of(pod) for kind in kinds for pod in pods if not pod.ended)
+        objects, workloads = await self._read_objects() if of_jobs else ([], [])
+        return Picture(objects, pods, [node_record(raw, self.settings.gpu_resource)], workloads, whole=False)
+
+    async def _read_objects(self) -> tuple[list[JobObject], list[Raw]]:
+        """Job objects of all kinds, and Kueue's Workloads."""
         installed = await self.installed.now()
-        paths = [(kind, kind.path(n)) for kind in installed.kinds for n in spaces or ("",)]
-        pods = [f"/api/v1/namespaces/{n}/pods" for n in spaces] or [PODS]
+        paths = [(kind, kind.path(n)) for kind in installed.kinds for n in self.settings.namespaces or ("",)]
         queued = self._paths(lambda n: workloads_path(installed.kueue, n)) if installed.kueue else ()
-        jobs = await asyncio.gather(
+        found = await asyncio.gather(
             *(self.api.list(f"jobs of {self.cluster}", path) for _, path in paths),
             *(self.api.list(f"workloads of {self.cluster}", path) for path in queued),
         )
-        found = await asyncio.gather(
-            self.api.list(f"nodes of {self.cluster}", NODES),
-            *(self.api.list(f"pods of {self.cluster}", path) for path in pods),
-        )
-        objects = [JobObject(kind, raw) for (kind, _), (items, _) in zip(paths, jobs, strict=False) for raw in items]
-        resource = self.settings.gpu_resource
-        return Picture(
-            objects,
-            [pod_record(raw, resource) for items, _ in found[1:] for raw in items],
-            [node_record(raw, resource) for raw in found[0][0]],
-            [raw for items, _ in jobs[len(paths) :] for raw in items],
-        )
+        objects = [JobObject(kind, raw) for (kind, _), (items, _) in zip(paths, found, strict=False) for raw in items]
+        return objects, [raw for items, _ in found[len(paths) :] for raw in items]
+
+    async def _read_pods(self, query: Sequence[tuple[str, str]] = ()) -> list[PodRecord]:
+        paths = [f"/api/v1/namespaces/{n}/pods" for n in self.settings.namespaces] or [PODS]
+        found = await asyncio.gather(*(self.api.list(f"pods of {self.cluster}", path, query) for path in paths))
+        return [pod_record(raw, self.settings.gpu_resource) for items, _ in found for raw in items]
 
     # -- jobs
 
@@ -180,10 +198,9 @@ class ClusterView:
             return _absent(self.cluster, native_id)
         path = kind.path(namespace)
         own = self.api.get(f"job {native_id}", kind.path(namespace, name))
-        first, later, nodes = await asyncio.gather(
+        first, later = await asyncio.gather(
             _or_none(own),
             self.api.list(f"job {native_id}", path, [("labelSelector", f"{FIRST}={name}")]),
-            self.live_node_records(),
         )
         group = [JobObject(kind, raw) for raw in ([first] if first else []) + later[0]]
         group = [one for one in group if one.native_id == native_id]
@@ -196,6 +213,7 @@ class ClusterView:
         )
         found = (pod_record(raw, self.settings.gpu_resource) for raw in pods)
         mine = [pod for pod in found if kind.object_of(pod) in known]
+        nodes = await self._nodes_under(mine)
         if group:
             return job_record(self.cluster, group, mine, nodes)
         return self._deleted(native_id, mine, nodes)
@@ -255,7 +273,7 @@ class ClusterView:
 
     async def node(self, node: str) -> NodeFacts:
         """Live. Raises NotFoundError for a node that the cluster does not have."""
-        return self.facts_in(await self.picture(0), node)
+        return self.facts_in(await self.node_picture(node), node)
 
     def facts_in(self, picture: Picture, node: str) -> NodeFacts:
         """One node of a picture. Raises NotFoundError for one that the cluster did not have."""
@@ -263,6 +281,16 @@ class ClusterView:
             if facts.node == node:
                 return facts
         raise NotFoundError(f"{self.cluster} has no node {node!r}")
+
+    async def _nodes_under(self, pods: Sequence[PodRecord]) -> dict[str, NodeRecord]:
+        """Live, the nodes that these pods were placed on; one that is gone is left out."""
+        names = {pod.node for pod in pods if pod.node}
+        if len(names) > ONE_BY_ONE:
+            return await self.live_node_records()
+        reads = (self.api.get(f"node {name} of {self.cluster}", f"{NODES}/{name}") for name in sorted(names))
+        found = await asyncio.gather(*map(_or_none, reads))
+        records = [node_record(raw, self.settings.gpu_resource) for raw in found if raw is not None]
+        return {record.name: record for record in records}
 
     async def live_node_records(self) -> dict[str, NodeRecord]:
         items, _ = await self.api.list(f"nodes of {self.cluster}", NODES)
@@ -272,7 +300,7 @@ class ClusterView:
     def facts_of(self, picture: Picture) -> tuple[NodeFacts, ...]:
         pods = [pod for pod in picture.pods if not (pod.slurmd and self.settings.slinky)]
         holders = held_nodes(pods, Owners(picture.objects))
-        self.records = dict(picture.nodes)
+        self.records = ({} if picture.whole else self.records) | picture.nodes
         made = tuple(
             node_facts(self.cluster, record, holders.get(record.name, ()), self.boots, picture.at)
             for record in sorted(picture.nodes.values(), key=lambda r: r.name)
