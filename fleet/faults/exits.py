@@ -29,21 +29,22 @@ def exit_evidence(native: NativeJob, job: str, seen_at: float) -> tuple[Evidence
     if wanted and plain(reason.split(":")[0]) not in _SAYS_LITTLE:
         codes.append(reason)
     if native.phase is Phase.FAILED:
-        codes.append(_exit_code(native))
+        codes.append(end_code(native.exit_code, native.exit_signal))
     return tuple(_one(native, job, seen_at, code) for code in dict.fromkeys(code for code in codes if code))
 
 
-def _exit_code(native: NativeJob) -> str:
-    if native.exit_signal == OUT_OF_MEMORY_STATUS:
+def end_code(exit_code: int | None, exit_signal: int | None) -> str:
+    """`OUT_OF_MEMORY`, a signal's name, an exit code as text, or `FAILED` where the record says no more."""
+    if exit_signal == OUT_OF_MEMORY_STATUS:
         return "OUT_OF_MEMORY"
-    if native.exit_signal:
+    if exit_signal:
         try:
-            return signal.Signals(native.exit_signal).name
+            return signal.Signals(exit_signal).name
         except ValueError:
-            return str(128 + native.exit_signal)
-    if native.exit_code is None:
+            return str(128 + exit_signal)
+    if exit_code is None:
         return "FAILED"
-    return "FAILED" if native.exit_code == 0 else str(native.exit_code)
+    return "FAILED" if exit_code == 0 else str(exit_code)
 
 
 def _one(native: NativeJob, job: str, seen_at: float, code: str) -> Evidence:

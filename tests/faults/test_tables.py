@@ -90,7 +90,7 @@ def test_every_row_cites_its_source() -> None:
         ("scheduler_reasons.csv", "node,Prolog error,", "pod,Prolog error,", "applies"),
         ("dcgm_errors.csv", "4,VOLATILE_DBE_DETECTED,isolate", "4,VOLATILE_DBE_DETECTED,dire", "severity"),
         ("dcgm_errors.csv", "\n5,", "\n4,", "4 stands twice"),
-        ("gpu_fields.csv", "ecc_uncorrectable,>0", "ecc_uncorrectable,some", "bad"),
+        ("gpu_fields.csv", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL,>0", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL,some", "bad"),
         ("gpu_fields.csv", "\nsram_threshold,", "\nrow_remap_failed,", "row_remap_failed stands twice"),
         ("kernel_text.csv", "hard LOCKUP on cpu", "(?:hard ?){4}LOCKUP", "repeat inside a repeat"),
         ("kernel_text.csv", "\nhung_task,", "\nsoft_lockup,", "soft_lockup stands twice"),
