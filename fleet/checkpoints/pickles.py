@@ -81,7 +81,7 @@ _MARK = object()
 def read_pickle(data: bytes, allowed: Callable[[Name], bool]) -> Any:
     """The value as plain values, lists, tuples, `Pairs`, `Bag` and `Record`.
 
-    Raises PickleError for a broken pickle, an opcode that checkpoints do not use, a name that `allowed` refuses, or
+    Raises PickleError for a broken pickle, an opcode that is not read here, a name that `allowed` refuses, or
     more than MAX_OPS opcodes.
     """
     machine = _Machine(allowed)
@@ -149,7 +149,7 @@ class _Machine:
         elif op not in _NOTHING:
             act = _ACTS.get(op)
             if act is None:
-                raise PickleError(f"it uses the opcode {op}, which no checkpoint needs")
+                raise PickleError(f"it uses the opcode {op}, which is not read here")
             act(self, arg)
 
     def top(self) -> Any:
@@ -168,7 +168,7 @@ class _Machine:
             raise PickleError("it is broken (a name that is no text)")
         made = Name(module, name)
         if not self.allowed(made):
-            raise PickleError(f"it names {shown(made, 80)}, which is not on the list of what checkpoints hold")
+            raise PickleError(f"it names {shown(made, 80)}, which is not on the list of what may stand there")
         self.stack.append(made)
 
     def call(self, args: Any, target: Any) -> None:

@@ -14,7 +14,7 @@ from fleet.faults.classify import classify, explain
 from fleet.faults.evidence import FaultClass, Kind
 from fleet.faults.inputs import INPUTS, read_input, recognise
 from fleet.faults.patterns import LINE_LIMIT, safe_pattern
-from fleet.faults.sources.inert_pickle import load_plain
+from fleet.faults.sources.plain_pickle import load_plain
 from fleet.faults.texts import Origin
 from tests.faults.making import NOW, TABLES
 from tests.faults.samples import IN_JSON, SAMPLES

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from fleet.errors import InvalidInputError
 from fleet.faults.evidence import Kind, Source
-from fleet.faults.sources.inert_pickle import load_plain
+from fleet.faults.sources.plain_pickle import load_plain
 from fleet.faults.texts import BROKEN, Findings, Origin, Parsed, decoded, load_json, number, rows, table, whole, word
 from fleet.model import Value
 
