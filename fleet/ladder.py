@@ -195,7 +195,8 @@ def _what(verdict: Verdict) -> str:
 def _cause(inp: DecisionInput) -> str:
     if inp.want is not None:
         return inp.verdict.title or "ordered by a person"
-    where = f" on {inp.verdict.culprit.node}" if inp.verdict.culprit.node else ""
+    node = inp.verdict.culprit.node
+    where = f" on {node}" if node and node not in inp.verdict.title.split() else ""
     return f"{_what(inp.verdict)}{where}"
 
 

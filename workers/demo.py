@@ -54,7 +54,9 @@ def demo(
             ok = asyncio.run(_demo(backend, folder, console, keep=keep))
         finally:
             if keep:
-                console.print(f"left running: {info.ui}; end it with `runbook dev --stop --state {folder}`")
+                dev = f"runbook dev --state {folder}"
+                console.print(f"left running: {info.ui}; end it with `{dev} --stop`")
+                console.print(f"the pages of its runbooks need a worker: `{dev}`")
             else:
                 stop_server(folder)
     return 0 if ok else 1

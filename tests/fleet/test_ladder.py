@@ -359,6 +359,12 @@ def test_a_question_costs_nothing_and_keeps_the_nodes_to_avoid() -> None:
             "1 of 2 tries left for this cause",
         ),
         (
+            verdict(HARDWARE, "xid:79", "alpha2", "XID 79 on alpha2 (GPU 0000:ab:00): off the bus"),
+            (),
+            "XID 79 on alpha2 (GPU 0000:ab:00): off the bus (xid:79): run it again in alpha without alpha2; "
+            "1 of 2 tries left for this cause",
+        ),
+        (
             verdict(TRANSIENT, title="NCCL timeout"),
             (),
             "NCCL timeout (r1): restart on the same nodes in 30 s; 1 of 2 tries left for this cause",
