@@ -50,7 +50,7 @@ def dev(
     if stop:
         print("stopped" if stop_server(folder) else "no server was running", file=sys.stderr)  # noqa: T201
         return 0
-    file = write_sim_fleet(folder) if sim else find_fleet(fleet)
+    file = write_sim_fleet(folder) if sim else find_fleet(fleet, state)
     clusters = clusters_of(file)
     info = ensure_server(folder, port=port, ui_port=ui_port)
     print(f"Temporal UI  {info.ui}\nfleet        {file} ({', '.join(clusters)})", file=sys.stderr)  # noqa: T201
@@ -88,7 +88,7 @@ def worker(
         State folder of the embedded server.
     """
     configure_logs()
-    file = find_fleet(fleet)
+    file = find_fleet(fleet, state)
     known = clusters_of(file)
     wanted = tuple(cluster or known)
     for name in wanted:

@@ -57,7 +57,7 @@ def doctor(
 async def look_at_all(fleet: str | None, state: str | None, common: Common, *, fix: bool) -> tuple[Check, ...]:
     """Here, fleet.yaml, Temporal, then the clusters; what one lacks does not hide the others."""
     target, why = _target(common, state)
-    file, policy, fleet_check = read_fleet(fleet)
+    file, policy, fleet_check = read_fleet(fleet, state)
     found = [*look_here(state, embedded=target is None or target.embedded), fleet_check]
     if file is not None and policy is not None:
         found += await asyncio.to_thread(look_at_fleet, policy, store_url(file, _home(state)))
@@ -74,7 +74,7 @@ async def look_at_all(fleet: str | None, state: str | None, common: Common, *, f
 
 async def look_at_one_job(job: str, fleet: str | None, state: str | None, common: Common) -> tuple[Check, ...]:
     """Raises InvalidInputError without a valid fleet file, CliError for a job that no cluster has."""
-    file, policy, check = read_fleet(fleet)
+    file, policy, check = read_fleet(fleet, state)
     if file is None or policy is None:
         raise InvalidInputError(f"{check.text}; {check.todo}")
     client, _ = await _connected(*_target(common, state))

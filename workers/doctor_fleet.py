@@ -16,10 +16,10 @@ from workers.fleets import find_fleet
 _fleet = Area("fleet")
 
 
-def read_fleet(given: str | None) -> tuple[Path | None, Policy | None, Check]:
+def read_fleet(given: str | None, state: str | None = None) -> tuple[Path | None, Policy | None, Check]:
     """The file and the policy, or None and a failed check in the parser's own words (file, line, what is allowed)."""
     try:
-        file = find_fleet(given)
+        file = find_fleet(given, state)
     except InvalidInputError as error:
         text, _, todo = str(error).partition("; ")
         return None, None, _fleet.fail("fleet.yaml", text, todo)

@@ -24,10 +24,11 @@ modes:  # written by `runbook lab` and `runbook demo` only: a real fleet starts 
 """
 
 
-def find_fleet(given: str | None) -> Path:
-    """`--fleet`, else the environment, else ./fleet.yaml, else the state folder's. Raises InvalidInputError."""
+def find_fleet(given: str | None, state: str | None = None) -> Path:
+    """`--fleet`, else the environment, else ./fleet.yaml, else that of the state folder (`--state`, else the usual
+    one). Raises InvalidInputError."""
     named = given or os.environ.get(FLEET_VARIABLE)
-    places = [Path(named)] if named else [Path("fleet.yaml"), home() / "fleet.yaml"]
+    places = [Path(named)] if named else [Path("fleet.yaml"), home(state) / "fleet.yaml"]
     for place in places:
         if place.is_file():
             return place.resolve()

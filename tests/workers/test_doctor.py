@@ -271,6 +271,21 @@ def test_it_says_whose_answers_count(embedded: bool, approvers: int, grade: Grad
 # -- this machine and fleet.yaml
 
 
+def test_the_fleet_file_of_the_state_folder_that_was_named_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPU_RUNBOOKS_FLEET", raising=False)
+    monkeypatch.delenv("GPU_RUNBOOKS_HOME", raising=False)
+    assert f"tried fleet.yaml, {state}/fleet.yaml" in doctor_fleet.read_fleet(None, str(state))[2].text
+    state.mkdir()
+    (state / "fleet.yaml").write_text(SIM)
+    file, known, _ = doctor_fleet.read_fleet(None, str(state))
+    assert file == state / "fleet.yaml"
+    assert known is not None
+
+
 def test_a_package_that_is_missing_or_too_old_is_named() -> None:
     assert doctor_here.missing_package("no-such-package>=1") == "no-such-package is missing"
     assert re.fullmatch(r"pydantic is [\d.]+, 999 is needed", doctor_here.missing_package("pydantic>=999"))
