@@ -309,7 +309,7 @@ def load_orbax(root: str, entry: str) -> None:
     import orbax.checkpoint as ocp
 
     with ocp.CheckpointManager(root) as manager:
-        step = int(entry)
+        step = int(entry.partition(".")[0])  # the manager is asked for steps, not for folders
         assert step in manager.all_steps(), f"{step} is none of {manager.all_steps()}"
         wanted = {
             "weight": jnp.zeros((64, 64), jnp.int32), "step": jnp.int32(0), "noise": jnp.zeros((32, 32), jnp.float32)

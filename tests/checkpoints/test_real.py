@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,7 +13,9 @@ from activities.checkpoints import list_root, look
 from fleet.checkpoints.judge import judge
 from fleet.checkpoints.layout import Known
 from fleet.checkpoints.model import Format, Judgement
+from tests.checkpoints import by_hand
 from tests.checkpoints.conftest import Real
+from tests.checkpoints.real import copy_of
 from tests.checkpoints.variants import NEWEST, VARIANTS, Variant
 
 FORMATS = {
@@ -226,3 +229,26 @@ def test_a_judgement_needs_nothing_but_the_listing_and_its_reader(real: Real) ->
 
     assert step_of(judge(tree)) == 30
     assert step_of(look(root)) == 20
+
+
+def test_bytes_that_were_changed_at_random_are_an_answer_and_never_a_crash(unpacked: Path, tmp_path: Path) -> None:
+    """Cut, flipped or grown: each candidate is complete or has a reason."""
+    random = Random(7)
+    roots = [copy_of(unpacked, library, tmp_path) for library in NEWEST]
+    roots.append(by_hand.bridge(copy_of(unpacked, "torch_dist", tmp_path / "bridge")))
+    roots.append(by_hand.legacy(tmp_path / "legacy", (10, 20), 2, 1))
+    for _ in range(400):
+        root = random.choice(roots)
+        file = random.choice(sorted(p for p in root.rglob("*") if p.is_file()))
+        content = file.read_bytes()
+        changed = bytearray(content[: random.randrange(len(content) + 1)] if random.random() < 0.3 else content)
+        for _ in range(random.randrange(5) if changed else 0):
+            changed[random.randrange(len(changed))] = random.randrange(256)
+        file.write_bytes(changed + random.randbytes(random.choice((0, 0, 9))))
+
+        found = look(root, Known(hashes=True))
+
+        assert found.candidates
+        assert all(c.reason.isprintable() and c.reason for c in found.candidates)
+        file.write_bytes(content)
+    assert all(step_of(look(root)) == (20 if root.name == "legacy" else 30) for root in roots)

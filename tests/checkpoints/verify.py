@@ -4,6 +4,7 @@ Each root and each variant is judged by us and its newest entry is loaded by its
 a broken entry (it loads one without an optimizer, say), the variant says so, and that too is checked.
 """
 
+import re
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from activities.checkpoints import look
 from tests.checkpoints.real import copy_of, unpack
 from tests.checkpoints.variants import NEWEST, VARIANTS, Variant
 
+_ERROR = re.compile(r"[\w.]*(Error|Exception)\b")
 Child = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -24,7 +26,7 @@ def verify(child: Child, word: str = "") -> int:
         for library, entry in NEWEST.items():
             if word in (what := f"{library}: whole"):
                 root = copy_of(unpacked, library, Path(folder) / "whole")
-                wrong += _line(what, _ours(root, entry), _loads(child, library, root, entry), loads=True)
+                wrong += _line(what, _ours(root, entry), _loads(child, library, root, entry), "loads step 30")
         for number, variant in enumerate(VARIANTS):
             if variant.library_tells is not None and word in str(variant):
                 root = copy_of(unpacked, variant.library, Path(folder) / str(number))
@@ -36,7 +38,9 @@ def verify(child: Child, word: str = "") -> int:
 
 def _one(child: Child, variant: Variant, root: Path) -> int:
     loaded = _loads(child, variant.library, root, variant.entry)
-    return _line(str(variant), _ours(root, variant.entry), loaded, loads=not variant.library_tells)
+    return _line(
+        str(variant), _ours(root, variant.entry), loaded, "refuses" if variant.library_tells else "loads step"
+    )
 
 
 def _ours(root: Path, entry: str) -> str:
@@ -47,16 +51,16 @@ def _ours(root: Path, entry: str) -> str:
 
 
 def _loads(child: Child, library: str, root: Path, entry: str) -> str:
-    """The step that was loaded, or the last line of the refusal."""
+    """The step that was loaded, or the refusal's own words."""
     done = child("load", library, root, entry)
     if done.returncode == 0:
         return f"loads step {done.stdout.split()[-1]}"
-    words = [line for line in done.stderr.splitlines() if line.strip()]
-    return f"refuses ({words[-1][:100] if words else done.returncode})"
+    words = [line for line in done.stderr.splitlines() if _ERROR.match(line) and "ProcessExited" not in line]
+    return f"refuses ({words[-1][:100] if words else f'exit code {done.returncode}'})"
 
 
-def _line(what: str, ours: str, theirs: str, *, loads: bool) -> int:
-    """1 where the library does not do what the variant says."""
-    agreed = theirs.startswith("loads step 30" if loads else "refuses")
-    print(f"{'ok   ' if agreed else 'WRONG'} {what:45} | we: {ours} | library: {theirs}", flush=True)
+def _line(what: str, ours: str, theirs: str, wanted: str) -> int:
+    """1 where the library does not do what is wanted of it."""
+    agreed = theirs.startswith(wanted)
+    print(f"{'ok   ' if agreed else 'WRONG'} {what:40} | we: {ours} | library: {theirs}", flush=True)
     return not agreed
