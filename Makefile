@@ -8,8 +8,8 @@ RUN := $(UV) run --quiet
 BUILD := $(RUN) python deploy/lab/k8s/build.py
 CAN_BUILD = [ "$$(id -u)" = 0 ] && command -v containerd >/dev/null
 
-.PHONY: help demo test check lint test-matrix test-kinds bench setup format clean slurm-packages kubernetes-lab \
-	kubernetes-queues
+.PHONY: help demo test check lint test-matrix test-kinds bench setup format clean slurm-packages postgresql-packages \
+	kubernetes-lab kubernetes-queues
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -19,7 +19,7 @@ demo: setup ## One recovery from end to end, with the incident report (BACKEND=s
 	@if [ "$(BACKEND)" = kubernetes ]; then $(MAKE) --no-print-directory kubernetes-lab; fi
 	@$(RUN) runbook demo --backend $(BACKEND)
 
-test: setup slurm-packages kubernetes-queues lint ## Set up what the tests need (real components included) and run all of them
+test: setup slurm-packages postgresql-packages kubernetes-queues lint ## Set up what the tests need (real components included) and run all of them
 	$(RUN) python -m tests.run_all
 
 check: setup lint ## Fast checks: lint, and the tests that need no server and no cluster (about a minute)
@@ -58,6 +58,9 @@ setup: .venv/.ready ## Python environment from the lock file
 
 slurm-packages:
 	@deploy/lab/packages.sh
+
+postgresql-packages:
+	@deploy/lab/postgresql_packages.sh
 
 kubernetes-lab: setup ## Packages and programs of the Kubernetes lab; the first build takes minutes, later ones none
 	@deploy/lab/k8s_packages.sh

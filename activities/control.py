@@ -30,6 +30,7 @@ from fleet.runbooks import (
     Signal,
     Update,
 )
+from fleet.strikes import StrikeKind, failure_strikes, our_strike
 
 HISTORY_SECONDS = 24 * 3600.0
 """How far back a judgement looks for repetitions (the catalogue's rules count within 24 h)."""
@@ -75,7 +76,8 @@ class ControlActivities(Owner):
 
     @implements(api.DECIDE)
     async def decide(self, arg: DecisionInput) -> Decision:
-        """The ladder under today's policy."""
+        """The ladder under today's policy. An attempt that hardware ended is on its node's record from here on."""
+        await self.runtime.note(failure_strikes(arg))
         return next_step(arg, self.runtime.policy())
 
     @implements(api.READ_POLICY)
@@ -126,8 +128,10 @@ class ControlActivities(Owner):
 
     @implements(api.ACQUIRE_LEASE)
     async def acquire_lease(self, arg: api.LeaseIn) -> api.LeaseOut:
-        """Asks the cluster's guard, starting it when it does not run."""
+        """Asks the cluster's guard, starting it when it does not run. A lease is the node's repair ticket."""
         answer = await self._guard(arg, Update.ACQUIRE)
+        if answer.granted:
+            await self.runtime.note((our_strike(StrikeKind.REPAIR, arg.cluster, arg.node, arg.op, time.time()),))
         return api.LeaseOut(granted=answer.granted, why=answer.why, mark=answer.mark, marked_at=answer.marked_at)
 
     @implements(api.RELEASE_LEASE)

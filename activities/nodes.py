@@ -16,6 +16,7 @@ from fleet.faults.parse import exit_evidence, parse_job_log
 from fleet.faults.tables import load_tables
 from fleet.identity import fleet_name, of_slinky
 from fleet.model import BOOT_MARGIN, CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
+from fleet.strikes import Inventory, StrikeKind, our_strike
 
 ASK_AGAIN = 10.0
 """Seconds after which a node that answers, is not rebooting and has its old boot is told again: slurmctld that was
@@ -89,7 +90,11 @@ class NodeActivities(Owner):
     @implements(api.ISOLATE_NODE)
     async def isolate(self, arg: api.OnNode) -> NodeFacts:
         """No new work; a foreign drain is left as it is."""
-        return await self.runtime.backend(arg.cluster).isolate(arg.node, arg.op, arg.text)
+        facts = await self.runtime.backend(arg.cluster).isolate(arg.node, arg.op, arg.text)
+        if facts.op == arg.op:
+            strike = our_strike(StrikeKind.TAKEN_OUT, arg.cluster, arg.node, arg.op, time.time())
+            await self.runtime.note((strike,))
+        return facts
 
     @implements(api.EVACUATE_NODE)
     async def evacuate(self, arg: api.Evacuate) -> EvacuationState:
@@ -133,8 +138,12 @@ class NodeActivities(Owner):
 
     @implements(api.CHECK_NODE)
     async def check(self, arg: api.Check) -> CheckResult:
-        """Runs the suite where no other work can land."""
-        return await self.runtime.backend(arg.cluster).run_check(arg.node, arg.op, arg.suite)
+        """Runs the suite where no other work can land, and keeps which GPUs it found: a repair may change them."""
+        result = await self.runtime.backend(arg.cluster).run_check(arg.node, arg.op, arg.suite)
+        if result.uuids:
+            found = Inventory(cluster=arg.cluster, node=arg.node, gpus=result.uuids, at=time.time())
+            await self.runtime.store.save_inventory(found)
+        return result
 
     @implements(api.GIVE_BACK_ALL)
     async def give_back_all(self, arg: api.OnNode) -> api.GiveBackOut:

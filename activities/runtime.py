@@ -5,21 +5,25 @@ Configured once, before the worker starts; tests build one with what they need.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.backends.port import ClusterBackend
 from activities.registry import FrozenError
 from activities.store import AsyncHistoryStore
-from fleet.errors import InvalidInputError, TemporaryError
+from fleet.errors import FleetError, InvalidInputError, TemporaryError
 from fleet.faults.tables import Tables, load_tables
 from fleet.identity import guard_workflow_id
 from fleet.policy import Policy
 from fleet.policy_file import parse_policy
 from fleet.runbooks import FREEZE_MEMO, Freeze
+from fleet.strikes import Run, Strike
+
+log = structlog.get_logger()
 
 FREEZE_FRESH = 1.5
 """Seconds that a reading of a guard is used again; with one describe call it keeps a freeze within 5 s everywhere."""
@@ -74,6 +78,15 @@ class Runtime:
             policy.cluster(cluster)
             self._backends[cluster] = self._make_backend(cluster, policy, self.policy_file.parent)
         return self._backends[cluster]
+
+    # -- history
+
+    async def note(self, strikes: Sequence[Strike], runs: Sequence[Run] = ()) -> None:
+        """Puts strikes and runs on record. What cannot be counted is no reason to stop what is done: it is logged."""
+        try:
+            await self.store.add_strikes(strikes, runs)
+        except FleetError as error:
+            log.warning("strikes were not recorded", error=str(error), strikes=len(strikes), runs=len(runs))
 
     async def close(self) -> None:
         """Closes the adapters and the store."""

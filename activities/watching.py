@@ -20,8 +20,9 @@ from activities.wave_api import PIECES
 from fleet import attributes
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
-from fleet.model import NativeJob, NodeFacts, Phase
+from fleet.model import NativeJob, NodeFacts, NodeState, Phase
 from fleet.runbooks import FINGERPRINT_MEMO, EvidenceBatch, Runbook, Signal, SuperviseInput
+from fleet.strikes import Run, Strike, job_strikes, single_runs
 
 
 class WatchActivities(Owner):
@@ -65,6 +66,7 @@ class WatchActivities(Owner):
         for job in change.jobs:
             if job.tokens.supervise or job.key or job.adopted:
                 await self._tell_job(cluster, job)
+        await self.runtime.note(*told.record(change, time.time()))
         evidence = tuple(e for n in change.nodes for e in told.news(n, resync=change.resync))
         watch = self.runtime.client.get_workflow_handle(watch_workflow_id(cluster))
         for start in range(0, len(evidence), PIECES):
@@ -123,10 +125,26 @@ class WatchActivities(Owner):
 
 
 class _Told:
-    """Which node troubles this watch has told, so that each episode is told once."""
+    """Which troubles this watch has told and put on record, so that each is told once."""
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
+        self._down: set[str] = set()
+        self._noted: set[str] = set()
+
+    def record(self, change: Change, now: float) -> tuple[tuple[Strike, ...], tuple[Run, ...]]:
+        """What the change puts on record of nodes by jobs without a runbook, each thing once."""
+        for facts in change.nodes:
+            given_up = facts.state is NodeState.DOWN and not facts.responding
+            (self._down.add if given_up else self._down.discard)(facts.node)
+        strikes = {s.key: s for s in job_strikes(change.jobs, self._down, now)}
+        runs = {r.key: r for r in single_runs(change.jobs, now)}
+        new = (strikes.keys() | runs.keys()) - self._noted
+        self._noted |= new
+        return (
+            tuple(strike for key, strike in strikes.items() if key in new),
+            tuple(run for key, run in runs.items() if key in new),
+        )
 
     def news(self, facts: NodeFacts, *, resync: bool) -> tuple[Evidence, ...]:
         """New trouble of a node. One seen happening gets a time; one found at a resync has none, so that

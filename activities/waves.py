@@ -17,6 +17,7 @@ from fleet.faults.evidence import Evidence, Verdict
 from fleet.faults.reading import where
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, guard_workflow_id, node_workflow_id
 from fleet.runbooks import GuardInput, Runbook, Signal
+from fleet.strikes import StrikeKind, our_strike
 from fleet.waves import wave_op
 
 BEAT_EVERY = 25
@@ -68,7 +69,10 @@ class WaveNodeActivities(Owner):
             if done % BEAT_EVERY == 0:
                 remember(done)
 
-        found = await self.runtime.backend(arg.cluster).isolate_many(_ops(arg), arg.text, go_on)
+        ops, now = _ops(arg), time.time()
+        found = await self.runtime.backend(arg.cluster).isolate_many(ops, arg.text, go_on)
+        taken = [our_strike(StrikeKind.TAKEN_OUT, arg.cluster, node, ops[node], now) for node in found.marked]
+        await self.runtime.note(taken)
         return wave_api.NodesIsolated(marked=found.marked, left=found.left)
 
     @implements(wave_api.TELL_NODES)

@@ -288,6 +288,8 @@ class CheckResult(Value):
     ran: bool
     passed: bool
     gpus: int | None = None
+    uuids: tuple[str, ...] = ()
+    """Of the GPUs that answered, where the check tells them."""
     detail: str = ""
 
 

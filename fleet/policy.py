@@ -397,8 +397,8 @@ class Policy(Strict):
     notify: Notify | None = None
     """How questions reach people. Default none: they wait in the Temporal UI and in `runbook list`."""
     store: Annotated[str, AfterValidator(words.store_url)] | None = None
-    """History store, `sqlite:///FILE`; a relative file (three slashes) lies in the folder of `fleet.yaml`. Default:
-    a file in the state folder of whoever runs the worker."""
+    """History store, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`; a relative file (three slashes) lies in
+    the folder of `fleet.yaml`. Default: a file in the state folder of whoever runs the worker."""
     overrides: Annotated[tuple[Override, ...], AfterValidator(_different_rows)] = ()
     """Catalogue rows changed for this fleet. Default none."""
 

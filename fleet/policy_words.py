@@ -144,10 +144,24 @@ def environment_name(text: str) -> str:
 
 
 def store_url(text: str) -> str:
-    """`sqlite:///FILE`."""
+    """`sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`, without a password."""
     if text.startswith("postgres"):
-        raise ValueError("names PostgreSQL, which a later release brings; write sqlite:///FILE or leave it out")
+        return _postgresql_url(text)
     if not text.startswith("sqlite:///") or not text.removeprefix("sqlite:///").strip("/"):
-        raise ValueError("must be sqlite:///FILE")
+        raise ValueError("must be sqlite:///FILE or postgresql://USER@HOST/DATABASE")
     file_path(text.removeprefix("sqlite:///"))
+    return text
+
+
+def _postgresql_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        _ = url.port
+    except ValueError:
+        raise ValueError("is no URL; write postgresql://USER@HOST/DATABASE") from None
+    if url.scheme != "postgresql" or not url.path.strip("/") or any(c.isspace() for c in text):
+        raise ValueError("must be postgresql://USER@HOST/DATABASE")
+    options = {option.partition("=")[0].lower() for option in url.query.split("&")}
+    if url.password is not None or options & {"password", "sslpassword"}:
+        raise ValueError("holds a password; it goes into a password file (PGPASSFILE) of the worker's user")
     return text

@@ -10,6 +10,7 @@ from activities.store import HistoryStore
 from fleet.errors import FleetError, InvalidInputError
 from fleet.policy import Notify, Policy, Step, StepMode
 from fleet.policy_file import parse_policy
+from fleet.report import moment
 from workers.doctor_checks import Area, Check
 from workers.fleets import find_fleet
 
@@ -100,5 +101,7 @@ def store(url: str) -> Check:
     except FleetError as error:
         return _fleet.fail("history store", str(error), "correct `store` in fleet.yaml, or mend the database")
     rows = f"{size.specs} specs, {size.evidence} pieces of evidence, {size.verdicts} verdicts, {size.reports} reports"
+    rows += f", {size.strikes} strikes, {size.runs} runs, {size.samples} figures, {size.inventories} inventories"
+    since = f", the oldest of {moment(size.oldest)}" if size.oldest is not None else ""
     where = database.render_as_string(hide_password=True)
-    return _fleet.ok("history store", rows + (f", {size.bytes / 1e6:.1f} MB" if size.bytes else "") + f" in {where}")
+    return _fleet.ok("history store", f"{rows}, {size.bytes / 1e6:.1f} MB{since} in {where}")

@@ -1,11 +1,16 @@
-"""What a check program says: one JSON line {"ok", "gpus", "detail"} and an exit code that must agree."""
+"""What a check program says: one JSON line {"ok", "gpus", "detail"} and an exit code that must agree.
+
+`uuids`, a list of the GPUs' uuids, may stand beside them: so a GPU is known again on another node.
+"""
 
 import json
+import re
 
 from activities.backends.programs import Ended
 from fleet.model import CheckResult, NodeFacts
 
 PASSED, FAILED = 0, 1
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]{1,60}", re.ASCII)
 
 
 def judge(facts: NodeFacts, suite: str, done: Ended) -> CheckResult:
@@ -18,8 +23,21 @@ def judge(facts: NodeFacts, suite: str, done: Ended) -> CheckResult:
         detail = f"{'no GPU count' if gpus is None else gpus} of {facts.gpus_expected} GPUs; {detail}"
     passed = ran and done.rc == PASSED and said["ok"] is True and gpus == facts.gpus_expected
     return CheckResult(
-        node=facts.node, suite=suite, ran=ran, passed=passed, gpus=gpus if ran else None, detail=detail
+        node=facts.node,
+        suite=suite,
+        ran=ran,
+        passed=passed,
+        gpus=gpus if ran else None,
+        uuids=_uuids(said.get("uuids")) if ran else (),
+        detail=detail,
     )
+
+
+def _uuids(said: object) -> tuple[str, ...]:
+    """NVML's names of GPUs, sorted; empty unless all of them are."""
+    names = said if isinstance(said, list) else []
+    legal = all(isinstance(name, str) and _UUID.fullmatch(name) for name in names)
+    return tuple(sorted(set(names))) if legal else ()
 
 
 def last_json(text: str) -> dict[str, object]:

@@ -1,5 +1,5 @@
 # Sourced with LAB, PACKAGES, PROGRAMS and ELSEWHERE set: Debian's packages for a real lab, where one of the programs is
-# missing. In CI they are installed; outside CI a person is asked first.
+# missing. In CI they are installed; outside CI a person is asked first. A function `prepare` is called before apt runs.
 # No package may start a service of its own: a policy-rc.d that forbids it stands while apt runs.
 missing=()
 for program in $PROGRAMS; do
@@ -31,6 +31,7 @@ if [ ! -e "$policy" ]; then
   made=yes
 fi
 trap '[ -z "$made" ] || rm -f "$policy"' EXIT
+if declare -F prepare >/dev/null; then prepare; fi
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq </dev/null
 # shellcheck disable=SC2086  # a list of packages

@@ -34,7 +34,8 @@ def run_check(library: Path | None, **values: str) -> tuple[int, dict[str, objec
 
 
 def test_all_gpus_answering_pass(library: Path) -> None:
-    assert run_check(library) == (0, {"ok": True, "gpus": 8, "detail": "8 of 8 GPUs answer"})
+    uuids = [f"GPU-{number}" for number in range(1, 9)]
+    assert run_check(library) == (0, {"ok": True, "gpus": 8, "uuids": uuids, "detail": "8 of 8 GPUs answer"})
 
 
 def test_a_missing_gpu_fails(library: Path) -> None:
@@ -47,6 +48,7 @@ def test_a_gpu_that_is_listed_and_lost_fails(library: Path) -> None:
     code, said = run_check(library, STANDIN_LOST="3")
 
     assert (code, said["gpus"]) == (1, 7)
+    assert "GPU-4" not in str(said["uuids"])
     assert "GPU 3: GPU is lost" in str(said["detail"])
 
 
