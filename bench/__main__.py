@@ -36,6 +36,7 @@ class Bench(Protocol):
 BENCHES: Mapping[str, str] = {
     "burst": "bench.burst",
     "overhead": "bench.overhead",
+    "parse": "bench.parse",
     "placement": "bench.placement",
     "recovery": "bench.recovery",
 }

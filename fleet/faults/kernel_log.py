@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, Kind, Source
@@ -19,6 +18,13 @@ MAX_EVENTS = 2000
 """Events taken from one log; what is over it is counted and said."""
 MAX_PER_GPU_AND_CODE = 50
 
+SLICE = 1 << 15
+"""Characters looked at once. Most slices hold no line of ours and are never split into lines."""
+MAX_TEMPLATES = 4096
+"""Kinds of lines remembered; more than a kernel writes in a day."""
+MAX_TEMPLATE = 256
+"""Bytes of a kind that is remembered: with `MAX_TEMPLATES` at most 1 MB."""
+
 NOT_OURS = "no GPU fault in the line"
 
 _MARKS = (
@@ -31,6 +37,7 @@ _MARKS = (
     "NVIDIA GPU",
     "device handle for GPU",
 )
+_NOT_IN_TEMPLATE = bytes(set(range(256)) - set(b"ghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ:-\n"))
 _XID = re.compile(r"NVRM: {0,4}Xid {0,4}\(([^()]{0,160})\) {0,4}: {0,4}(\d{1,5})(?!\w)(.{0,1200})")
 _SXID = re.compile(r"SXid {0,4}\(([^()]{0,160})\) {0,4}: {0,4}0{0,4}(\d{1,6})(?!\w)(.{0,1200})")
 _MARK = re.compile(r"NVRM: {0,4}Xid|SXid {0,4}\(")
@@ -80,6 +87,57 @@ class _Reading:
         self.examples.setdefault(why, clean(line)[:120])
 
 
+class _Sieve:
+    """Passes on the lines that may hold a mark; tens of marks are looked for once for each kind of line.
+
+    What is left of a line without its digits, small hexadecimal letters and most signs is its template. A kernel
+    writes few of them, and a line without a mark's template in its own cannot hold the mark.
+    """
+
+    def __init__(self, marks: tuple[str, ...]) -> None:
+        self.marks = tuple({_template(mark) for mark in marks})
+        self.plain: set[bytes] = set()
+        """Templates without a mark, at most `MAX_TEMPLATES`."""
+
+    def read(self, reading: "_Reading", text: str) -> None:
+        """Lines end at newlines only (other separators may stand in a process name); one slice is split at a time."""
+        start = 0
+        while start < len(text):
+            end = text.find("\n", start + SLICE)
+            end = len(text) if end < 0 else end + 1
+            self._slice(reading, text[start:end])
+            start = end
+
+    def _slice(self, reading: "_Reading", text: str) -> None:
+        templates = _template(text.removesuffix("\n")).split(b"\n")
+        plain = self.plain
+        odd = [at for at, template in enumerate(templates) if template not in plain]
+        odd = [at for at in odd if not templates[at] or not self._is_plain(templates[at])]
+        if odd:
+            lines = text.split("\n")
+            for at in odd:
+                _read_line(reading, lines[at].rstrip("\r"), reading.lines + at)
+        if skipped := len(templates) - len(odd):
+            reading.dropped[NOT_OURS] += skipped
+        reading.lines += len(templates)
+
+    def _is_plain(self, template: bytes) -> bool:
+        if template in self.plain:
+            return True
+        for mark in self.marks:
+            if mark in template:
+                return False
+        if len(self.plain) >= MAX_TEMPLATES:
+            self.plain.clear()
+        if len(template) <= MAX_TEMPLATE:
+            self.plain.add(template)
+        return True
+
+
+def _template(text: str) -> bytes:
+    return text.encode("utf-8", errors="replace").translate(None, _NOT_IN_TEMPLATE)
+
+
 class KernelLog:
     """A node's kernel log that is read piece by piece, as it grows. Memory stays within one piece's events.
 
@@ -93,6 +151,7 @@ class KernelLog:
         rows = (tables or load_tables()).kernel_texts.values()
         texts = [(row, row.compiled) for row in rows]
         self._state = _Reading(texts=texts, marks=(*_MARKS, *dict.fromkeys(row.mark for row in rows)))
+        self._sieve = _Sieve(self._state.marks)
 
     def read(self, text: str | bytes, *, seen_at: float, boot: str | None = None) -> Parsed:
         """Evidence of one piece in its order, sibling lines merged, and a count of all that was dropped."""
@@ -102,9 +161,7 @@ class KernelLog:
         plain = decoded(text)
         if why := junk(plain):
             reading.cannot_read(why, "")
-        for line in _lines(plain):
-            _read_line(reading, line, reading.lines)
-            reading.lines += 1
+        self._sieve.read(reading, plain)
         own = _only_this_node(reading, self.node)
         merged = _bounded(reading, _merged(reading, own))
         told = [_evidence(reading, found, count, self.cluster, self.node, seen_at, boot) for found, count in merged]
@@ -126,16 +183,6 @@ def read_kernel_log(
 ) -> Parsed:
     """Evidence in the log's order, sibling lines merged, and a count of all that was dropped."""
     return KernelLog(cluster=cluster, node=node, tables=tables).read(text, seen_at=seen_at, boot=boot)
-
-
-def _lines(text: str) -> Iterator[str]:
-    """Lines by newline only (other separators may stand in a process name), without copying the whole text."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start)
-        end = len(text) if end < 0 else end
-        yield text[start:end].rstrip("\r")
-        start = end + 1
 
 
 def _read_line(reading: _Reading, line: str, index: int) -> None:

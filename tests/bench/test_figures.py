@@ -3,16 +3,18 @@
 import argparse
 import random
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
-from bench import overhead, placement, recovery
+from bench import overhead, parse, placement, recovery
 from bench.overhead import History, StepCost
 from bench.parked import Parked
 from bench.recovery import Recovered
 from bench.sides import comment, started_at, xid_79
 from bench.step_cost import StepTimes
 from bench.table import Figure
+from fleet.errors import InvalidInputError
 from fleet.faults.parse import parse_any
 from fleet.ledger import Attempt, Rung, Span, Stage
 
@@ -158,3 +160,26 @@ def test_both_ways_of_placement_decide_over_the_same_nodes() -> None:
         ours, plain = placement.decide(job, fleet), placement.greedy(job, fleet)
         assert len(ours.candidates) == len(fleet)
         assert plain is not None or ours.choice is None, "what the loop cannot place has too few nodes anywhere"
+
+
+def test_the_kernel_log_of_the_bench_is_the_same_in_every_run_and_tells_something_rarely(tmp_path: Path) -> None:
+    lines = list(parse.log_lines(5000))
+    assert lines == list(parse.log_lines(5000))
+    assert len(lines) == 5000
+    file = tmp_path / "kernel.log"
+    file.write_text("".join(lines))
+    found = parse.parse(file)
+    assert (found.lines, found.evidence) == (5000, 5000 // parse.RARE)
+    assert sum(found.verdicts.values()) == 1
+    matching, _ = parse.scan(file)
+    assert 0 < matching <= found.evidence
+
+
+def test_a_line_may_cost_five_times_a_plain_scan_of_it_and_memory_stays_flat() -> None:
+    figures, notes = parse.run(argparse.Namespace(lines=2000))
+    cost = named(figures, "a line parsed and correlated")
+    assert cost.at_most == pytest.approx(5 * (cost.other_value or 0))
+    assert named(figures, "memory grown since the first fifth").at_most == parse.GROWTH
+    assert "2,000 lines" in notes[0]
+    with pytest.raises(InvalidInputError, match="at least 1000"):
+        parse.run(argparse.Namespace(lines=10))

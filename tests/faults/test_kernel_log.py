@@ -454,3 +454,13 @@ def test_the_same_log_twice_gives_the_same_keys() -> None:
     two = parse_kernel_log(text, cluster="alpha", node="alpha2", seen_at=NOW + 60, boot="b")
     assert [e.key for e in one] == [e.key for e in two]
     assert len({e.key for e in one}) == 2
+
+
+def test_no_line_with_a_mark_is_lost_among_lines_of_every_kind() -> None:
+    told = [prefix + line for prefix in PREFIXES[1:4] for line, _, _ in TEXTS]
+    noise = [f"[ {n}.5] {chr(103 + n % 20)}{'x' * (n % 300)} says {n}" for n in range(9000)]
+    mixed = [line for at, one in enumerate(told) for line in (*noise[at * 100 : at * 100 + 100], one)]
+    apart = [KernelLog(cluster="alpha", node="alpha2").read(one, seen_at=NOW).evidence[0].code for one in told]
+    together = KernelLog(cluster="alpha", node="alpha2")
+    assert [e.code for line in mixed for e in together.read(line, seen_at=NOW).evidence] == apart
+    assert set(apart) == {e.code for e in read("\n".join(mixed)).evidence}
