@@ -103,6 +103,7 @@ READ_NODES = Activity("read_nodes", NodesIn, NodesSeen, timedelta(seconds=60), t
 JUDGE_NODES = Activity("judge_nodes", JudgeNodes, NodesJudged, timedelta(seconds=60), timedelta(seconds=600))
 REQUEST_WAVE = Activity("request_wave", WaveIn, Nothing, timedelta(seconds=20), timedelta(seconds=600))
 READ_BLAST = Activity("read_blast", BlastIn, Blast, timedelta(seconds=60), timedelta(seconds=600))
+WAIT_ISOLATED = Activity("wait_isolated", NodesIn, Nothing, timedelta(seconds=600), timedelta(seconds=900))
 ISOLATE_NODES = Activity(
     "isolate_nodes", IsolateNodes, NodesIsolated, timedelta(seconds=600), timedelta(seconds=1800), mutates=True
 )

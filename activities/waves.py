@@ -1,5 +1,7 @@
 """Bulk steps of a wave: many nodes of one cluster in one activity, instead of one runbook for each at once."""
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 
@@ -12,6 +14,7 @@ from activities.registry import implements, remember
 from activities.runtime import Owner
 from activities.search import typed
 from fleet import attributes
+from fleet.errors import TemporaryError
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.faults.reading import where
@@ -24,6 +27,11 @@ BEAT_EVERY = 25
 """Nodes between two notes of how far a bulk step is: about a tenth of a second on Kubernetes."""
 EVIDENCE_MOST = 50
 """Newest pieces of evidence that a node's runbook is started with; the rest stays in the store."""
+
+STANDSTILL = 5.0
+"""Seconds without another isolated node after which no more are waited for: a batch begins within one."""
+LOOK_EVERY = 0.3
+"""Seconds between two looks at the watched picture."""
 
 
 class WaveNodeActivities(Owner):
@@ -74,6 +82,22 @@ class WaveNodeActivities(Owner):
         taken = [our_strike(StrikeKind.TAKEN_OUT, arg.cluster, node, ops[node], now) for node in found.marked]
         await self.runtime.note(taken)
         return wave_api.NodesIsolated(marked=found.marked, left=found.left)
+
+    @implements(wave_api.WAIT_ISOLATED)
+    async def wait_isolated(self, arg: wave_api.NodesIn) -> api.Nothing:
+        """Waits until none of these nodes takes new work, or no more of them go out: some may be asked about."""
+        backend, wanted = self.runtime.backend(arg.cluster), frozenset(arg.nodes)
+        fewest, since = len(wanted), time.monotonic()
+        while time.monotonic() - since < STANDSTILL:
+            with contextlib.suppress(TemporaryError):
+                seen = await backend.nodes()
+                left = sum(not facts.drained for facts in seen if facts.node in wanted)
+                if not left:
+                    break
+                if left < fewest:
+                    fewest, since = left, time.monotonic()
+            await asyncio.sleep(LOOK_EVERY)
+        return api.Nothing()
 
     @implements(wave_api.TELL_NODES)
     async def tell_nodes(self, arg: wave_api.IsolateNodes) -> api.Nothing:

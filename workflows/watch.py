@@ -275,7 +275,16 @@ class WatchCluster(Book):
         return sick
 
     async def _tell_jobs_of(self, routed: tuple[Evidence, ...], seen: wave_api.NodesSeen) -> None:
-        """Each supervised job on the nodes learns of its own ones and decides by its own ladder."""
+        """Each supervised job on the nodes learns of its own ones and decides by its own ladder, once the wave is
+        isolated: before, its next attempt could start on another sick node."""
+        if seen.jobs:
+            nodes = tuple(dict.fromkeys(e.node for e in routed if e.node))
+            await self.act(
+                wave_api.WAIT_ISOLATED,
+                wave_api.NodesIn(cluster=self.inp.cluster, nodes=nodes),
+                cluster=self.inp.cluster,
+                summary="the wave is isolated, then its jobs move",
+            )
         for job, nodes in sorted(seen.jobs.items()):
             told = tuple(e for e in routed if e.node in nodes)[: wave_api.PIECES]
             if told:

@@ -111,17 +111,23 @@ async def test_few_nodes_go_their_own_way(open_stage: Opener) -> None:
     assert (await stage.view(GUARD)).wave is None
 
 
-async def test_a_supervised_job_on_the_nodes_of_a_wave_moves_at_once(open_stage: Opener) -> None:
-    stage = await opened(open_stage, nodes_out="1")
+async def test_a_supervised_job_on_the_nodes_of_a_wave_moves_once_to_nodes_that_are_not_of_it(
+    open_stage: Opener,
+) -> None:
+    stage = await opened(open_stage, nodes_out="0")
     await stage.start_worker()
     native_id = await stage.supervise()
     held = await stage.nodes_of()
-    others = [node for node in names(1, 12) if node not in held][:1]
+    others = [node for node in names(1, 12) if node not in held][:3]  # the next ones that the scheduler would take
+    isolating = stage.gates.set(GUARD, "isolate_nodes", "before")
     await fail(stage, *others, *held)
+    await isolating.wait()
+    await stage.stays(lambda: len(stage.attempts(native_id)) == 1, "the job stays while the wave isolates")
+    isolating.open()
     await stage.trains_again("train", native_id, 2)
-    assert not {*held} & set(await stage.nodes_of())
-    await counted(stage, nodes=3, done=3)
-    assert not {*held} & set(await stage.nodes_of())
+    assert not {*held, *others} & set(await stage.nodes_of())
+    await counted(stage, nodes=5, isolated=5)
+    assert len(stage.attempts(native_id)) == 2
     assert stage.faults.most_attempts_alive(native_id) == 1
 
 
