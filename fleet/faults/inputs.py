@@ -115,4 +115,6 @@ def read_input(raw: str | bytes, origin: Origin, tables: Tables, kind: str | Non
     named = kind or recognise(raw)
     if named is None:
         raise InvalidInputError(f"the text looks like none that is known; name its kind: {', '.join(INPUTS)}")
-    return named, INPUTS[named].read(raw, origin, tables)
+    parsed = INPUTS[named].read(raw, origin, tables)
+    told = tuple(e.model_copy(update={"node": e.node or None, "job": e.job or None}) for e in parsed.evidence)
+    return named, parsed.model_copy(update={"evidence": told})

@@ -36,7 +36,7 @@ def parse_any(text: str | bytes, *, cluster: str, node: str, seen_at: float, boo
     """A kernel log, or evidence as JSON (an object, a list, or one object a line), told apart by how it begins.
 
     Evidence in JSON may leave out what the caller knows (source, cluster, node, boot, seen_at); a piece that names
-    another cluster or node is dropped and counted.
+    another cluster or node is dropped and counted; an empty `cluster` or `node` takes what the piece says.
     """
     plain = decoded(text[:MAX_TEXT])
     documents = _json_documents(plain)
@@ -102,7 +102,7 @@ def _piece(
     if not _finite((one.seen_at, one.happened_at, one.stamp)):
         dropped["not evidence: a time that is no number"] += 1
         return None
-    if (one.cluster, one.node) != (cluster, node):
+    if one.cluster != (cluster or one.cluster) or one.node != (node or one.node):
         dropped["names another cluster or node"] += 1
         return None
     if one.kind is Kind.XID and not re.fullmatch(r"[0-9]{1,7}", one.code or ""):
