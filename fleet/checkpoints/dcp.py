@@ -9,7 +9,7 @@ with `.metadata` in it, or `model.safetensors.index.json` for an export).
 import re
 from collections.abc import Iterable
 
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.model import File, Format
 from fleet.checkpoints.names import joined, shown, told
 from fleet.checkpoints.pickles import Name, PickleError, Record, read_pickle, values_of
@@ -133,7 +133,7 @@ def looks_like(tree: Tree, folder: str) -> bool:
     return any(name == METADATA or _SHARD.fullmatch(name) for name in tree.names(folder))
 
 
-class Dcp:
+class Dcp(Untracked):
     """Folders under any name, or the root itself."""
 
     def find(self, tree: Tree, known: Known) -> Found:
@@ -151,7 +151,7 @@ class Dcp:
         return prove_dcp(tree, "" if named.name == "." else named.name)
 
 
-class Torchtitan:
+class Torchtitan(Untracked):
     """`step-N`."""
 
     def find(self, tree: Tree, known: Known) -> Found:

@@ -45,6 +45,10 @@ class DeepSpeed:
             raise NotProvenError("it was converted, and nothing in it tells that the converter came to its end")
         return prove_tag(tree, named.name, named.step)
 
+    def trackers(self, named: Named) -> tuple[Small, ...]:
+        universal = named.format is Format.DEEPSPEED_UNIVERSAL
+        return (Small(path=UNIVERSAL_TRACKER if universal else TRACKER, text=named.name),)
+
 
 def prove_tag(tree: Tree, folder: str, step: int | None) -> Proof:
     """One tag folder, wherever it lies; `step` is what its name says."""
@@ -63,7 +67,6 @@ def prove_tag(tree: Tree, folder: str, step: int | None) -> Proof:
     return Proof(
         says=f"{says} of data parallel {sizes.data} x model parallel {sizes.model} are there and whole",
         data=tuple(files),
-        trackers=(Small(path=joined(folder.rpartition("/")[0], TRACKER), text=folder.rpartition("/")[2]),),
         step=sizes.step,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fleet.checkpoints.dcp import looks_like, prove_dcp
 from fleet.checkpoints.deepspeed import prove_tag
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.model import File, Format
 from fleet.checkpoints.names import shown, told, trouble
 from fleet.checkpoints.torch_files import check_safetensors, whole_zip
@@ -37,7 +37,7 @@ class _Inside:
     deepspeed: str | None
 
 
-class HuggingFace:
+class HuggingFace(Untracked):
     """`checkpoint-N`."""
 
     def find(self, tree: Tree, known: Known) -> Found:

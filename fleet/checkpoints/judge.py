@@ -9,7 +9,7 @@ from fleet.checkpoints.layout import Found, Known, Layout, Named, Proof, bad_ste
 from fleet.checkpoints.lightning import Lightning
 from fleet.checkpoints.marked import Marked
 from fleet.checkpoints.megatron import Megatron
-from fleet.checkpoints.model import FOLDER, Candidate, Entry, Format, Judgement
+from fleet.checkpoints.model import FOLDER, Candidate, Entry, Format, Judgement, Small
 from fleet.checkpoints.names import shown
 from fleet.checkpoints.nemo import Nemo
 from fleet.checkpoints.nvrx import Nvrx
@@ -99,13 +99,14 @@ def _candidate(tree: Tree, layout: Layout, named: Named, known: Known) -> Candid
             proof = prove_by_receipt(tree, named, receipt.receipt)
         if trouble := bad_step(proof.step, known):
             raise NotProvenError(trouble)
-        return _complete(named, replace(proof, notes=(*proof.notes, *([receipt.note] if receipt.note else []))))
+        proof = replace(proof, notes=(*proof.notes, *([receipt.note] if receipt.note else [])))
+        return _complete(named, proof, layout.trackers(named))
     except NotProvenError as error:
         entry = Entry(format=named.format, name=named.name, step=named.step)
         return Candidate(entry=entry, complete=False, reason=shown(error, 400))
 
 
-def _complete(named: Named, proof: Proof) -> Candidate:
+def _complete(named: Named, proof: Proof, trackers: tuple[Small, ...]) -> Candidate:
     entry = Entry(
         format=proof.format or named.format,
         name=named.name,
@@ -113,7 +114,7 @@ def _complete(named: Named, proof: Proof) -> Candidate:
         data=proof.data,
         markers=proof.markers,
         made=proof.made,
-        trackers=proof.trackers,
+        trackers=trackers,
     )
     notes = tuple(shown(note, 300) for note in proof.notes)
     return Candidate(entry=entry, complete=True, reason=shown(proof.says, 400), notes=notes)
@@ -125,7 +126,7 @@ def _by_receipts_alone(tree: Tree, known: Known, notes: list[str]) -> Judgement:
     for receipt in find_receipts(tree):
         named = Named(Format.RECEIPT, receipt.entry, receipt.step)
         try:
-            candidates.append(_complete(named, prove_by_receipt(tree, named, receipt)))
+            candidates.append(_complete(named, prove_by_receipt(tree, named, receipt), ()))
         except NotProvenError as error:
             entry = Entry(format=Format.RECEIPT, name=receipt.entry, step=receipt.step)
             candidates.append(Candidate(entry=entry, complete=False, reason=shown(error, 400)))

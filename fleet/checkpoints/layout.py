@@ -48,7 +48,6 @@ class Proof:
     data: tuple[File, ...]
     markers: tuple[File, ...] = ()
     made: tuple[Small, ...] = ()
-    trackers: tuple[Small, ...] = ()
     notes: tuple[str, ...] = ()
     step: int | None = None
     """As the files tell it, where the name does not."""
@@ -77,6 +76,17 @@ class Layout(Protocol):
     def prove(self, tree: Tree, named: Named, known: Known) -> Proof:
         """Raises NotProvenError with the reason where the candidate is not complete on positive proof."""
         ...
+
+    def trackers(self, named: Named) -> tuple[Small, ...]:
+        """Files of a destination's root that name this candidate."""
+        ...
+
+
+class Untracked:
+    """A layout whose trainer finds the newest by its name alone."""
+
+    def trackers(self, named: Named) -> tuple[Small, ...]:
+        return ()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from fleet.checkpoints.dcp import prove_dcp
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.model import Format
 from fleet.checkpoints.pickles import Pairs
 from fleet.checkpoints.torch_files import torch_value, whole_zip
@@ -20,7 +20,7 @@ _STEP = re.compile(r"step=(\d{1,18})")
 _SUFFIX = ".ckpt"
 
 
-class Lightning:
+class Lightning(Untracked):
     """`*.ckpt`."""
 
     def find(self, tree: Tree, known: Known) -> Found:

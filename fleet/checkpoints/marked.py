@@ -7,7 +7,7 @@ A newer generation goes before a higher step: an older writer that came late is 
 import hashlib
 import re
 
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.model import Format
 from fleet.checkpoints.names import joined, shown, told
 from fleet.checkpoints.tree import NotProvenError, Tree
@@ -19,7 +19,7 @@ _FOLDER = re.compile(r"step_(\d{8})(?:\.g(\d{1,9})\.(\d{1,9}))?")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
-class Marked:
+class Marked(Untracked):
     """`step_00000010`, or `step_00000010.g0.1` with the generation of its writer."""
 
     def find(self, tree: Tree, known: Known) -> Found:

@@ -7,7 +7,6 @@ NVIDIA-NeMo/Megatron-Bridge: src/megatron/bridge/training/utils/checkpoint_utils
 """
 
 import re
-from dataclasses import replace
 
 from fleet.checkpoints.dcp import METADATA, looks_like, prove_dcp
 from fleet.checkpoints.layout import Found, Known, Named, Proof, Tracker, read_tracker
@@ -53,14 +52,17 @@ class Megatron:
         else:
             proof = prove_iteration(tree, named.name, need_config=named.format is not Format.MEGATRON_DCP)
         _check_integrity(tree, named.name, known)
-        says = "release" if named.name == "release" else str(step)
-        trackers = [Small(path=TRACKER, text=says)]
         if named.format is Format.MEGATRON_BRIDGE:
             state = joined(named.name, BRIDGE_STATE)
             if (inside := torch_number(tree, state, "step")) != step:
                 raise NotProvenError(f"{state} is of step {inside}")
-            trackers.append(Small(path=BRIDGE_TRACKER, like=state))
-        return replace(proof, trackers=tuple(trackers))
+        return proof
+
+    def trackers(self, named: Named) -> tuple[Small, ...]:
+        first = Small(path=TRACKER, text="release" if named.name == "release" else str(named.step))
+        if named.format is not Format.MEGATRON_BRIDGE:
+            return (first,)
+        return first, Small(path=BRIDGE_TRACKER, like=joined(named.name, BRIDGE_STATE))
 
 
 def prove_iteration(tree: Tree, folder: str, *, need_config: bool) -> Proof:

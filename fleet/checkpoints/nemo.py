@@ -8,7 +8,7 @@ Megatron-Core's torch_dist). A copy of the folder alone loses the marker, so its
 import re
 from dataclasses import replace
 
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.megatron import prove_iteration
 from fleet.checkpoints.model import Format
 from fleet.checkpoints.tree import NotProvenError, Tree
@@ -17,7 +17,7 @@ UNFINISHED = "-unfinished"
 _STEP = re.compile(r"step=(\d{1,18})")
 
 
-class Nemo:
+class Nemo(Untracked):
     """`model--val_loss=1.2-step=99-consumed_samples=800.0-last`, for example."""
 
     def find(self, tree: Tree, known: Known) -> Found:

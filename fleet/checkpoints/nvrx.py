@@ -8,7 +8,7 @@ files of its partners, too. They die with their nodes: no source for another clu
 import re
 from collections import defaultdict
 
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.model import File, Format
 from fleet.checkpoints.names import joined
 from fleet.checkpoints.torch_files import whole_zip
@@ -18,7 +18,7 @@ _FILE = re.compile(r"iter_(\d{7,18})_(\d{1,7})_local(\.dirty)?\.pt")
 _DIGITS = re.compile(r"\d{1,7}")
 
 
-class Nvrx:
+class Nvrx(Untracked):
     """`iter_0000010_*_local.pt` over all ranks' folders; the session is part of the name."""
 
     def find(self, tree: Tree, known: Known) -> Found:

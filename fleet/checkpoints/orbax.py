@@ -7,9 +7,8 @@ one database an item (`ocdbt.py`), or, in older ones, in a folder each, whose ch
 """
 
 import re
-from dataclasses import dataclass
 
-from fleet.checkpoints.layout import Found, Known, Named, Proof
+from fleet.checkpoints.layout import Found, Known, Named, Proof, Untracked
 from fleet.checkpoints.model import Format, Small
 from fleet.checkpoints.names import joined, shown
 from fleet.checkpoints.ocdbt import MANIFEST, needed
@@ -20,8 +19,7 @@ TEMPORARY = ".orbax-checkpoint-tmp"
 _STEP = re.compile(r"(?:[A-Za-z0-9.-]+_)?(\d{1,18})")
 
 
-@dataclass(frozen=True)
-class Orbax:
+class Orbax(Untracked):
     """`100`, or `prefix_100`."""
 
     def find(self, tree: Tree, known: Known) -> Found:

@@ -29,6 +29,8 @@ class ReceiptFile(Value):
     """Relative to the checkpoint root."""
     size: int = Field(ge=0)
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+    marker: bool = False
+    """One of `Entry.markers`: a copy writes it after the data."""
 
 
 class Receipt(Value):
@@ -95,9 +97,13 @@ def prove_by_receipt(tree: Tree, named: Named, receipt: Receipt) -> Proof:
     tree.refuse_strangers(receipt.entry)
     files = _compare(tree, receipt)
     _compare_hashes(tree, receipt)
+    if named.step is not None and receipt.step not in {None, named.step}:
+        raise NotProvenError(f"its receipt is of step {receipt.step}")
+    markers = {listed.path for listed in receipt.files if listed.marker}
     return Proof(
         says=f"all {len(files)} files have the hashes of its receipt of {receipt.when}",
-        data=files,
+        data=tuple(f for f in files if f.path not in markers),
+        markers=tuple(f for f in files if f.path in markers),
         step=receipt.step,
     )
 

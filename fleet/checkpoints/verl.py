@@ -58,8 +58,10 @@ class Verl:
             says=f"{TRACKER} covers it; " + ", ".join(says),
             data=tuple(f for f in files if f.path not in markers),
             markers=tuple(f for f in files if f.path in markers),
-            trackers=(Small(path=TRACKER, text=str(step)),),
         )
+
+    def trackers(self, named: Named) -> tuple[Small, ...]:
+        return (Small(path=TRACKER, text=str(named.step)),)
 
 
 def _parts(tree: Tree, role: str, known: Known) -> Iterator[Proof]:

@@ -412,12 +412,13 @@ def test_a_broken_marked_one_is_refused(broken: Any, why: str, tmp_path: Path) -
 # --- receipts
 
 
-def with_receipt(root: Path, name: str, step: int) -> Path:
+def with_receipt(root: Path, name: str, step: int, marker: str = "") -> Path:
     files = tuple(
         ReceiptFile(
             path=p.relative_to(root).as_posix(),
             size=p.stat().st_size,
             sha256=hashlib.sha256(p.read_bytes()).hexdigest(),
+            marker=p.name == marker,
         )
         for p in sorted((root / name).rglob("*"))
         if p.is_file()
@@ -482,6 +483,25 @@ def test_a_receipt_proves_what_the_format_cannot(real: Real) -> None:
 
     assert converted.complete
     assert "have the hashes of its receipt" in converted.reason
+    assert [(t.path, t.text) for t in converted.entry.trackers] == [("latest_universal", "global_step30_universal")]
+
+
+def test_a_receipt_keeps_markers_apart_for_the_next_copy(tmp_path: Path) -> None:
+    root = own_layout(tmp_path)
+    with_receipt(root, "save20", 20, marker="part1")
+
+    best = look(root).newest_complete
+
+    assert best is not None
+    assert [f.path for f in best.entry.data] == ["save20/part0"]
+    assert [f.path for f in best.entry.markers] == ["save20/part1"]
+
+
+def test_a_receipt_of_another_step_proves_nothing(real: Real) -> None:
+    root = real("deepspeed_universal")
+    with_receipt(root, "global_step30_universal", 20)
+
+    assert "its receipt is of step 20" in entry(look(root), "global_step30_universal").reason
 
 
 def test_a_receipt_of_another_entry_or_of_no_sense_proves_nothing(tmp_path: Path) -> None:
