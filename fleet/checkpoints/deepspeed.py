@@ -23,7 +23,8 @@ _TAG = re.compile(r"global_step(\d{1,18})(_universal)?")
 _MODEL = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
 _MODEL3 = re.compile(r"zero_pp_rank_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
 _OPTIM = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_(\d{2,})_optim_states\.pt")
-_EXPERT = re.compile(r"(?:layer_\d+_)?expert_\d+_mp_rank_\d{2,}_model_states\.pt")
+_EXPERT = re.compile(r"layer_(\d+)_expert_(\d+)_mp_rank_(\d{2,})_model_states\.pt")
+_OLD_EXPERT = re.compile(r"expert_\d+_mp_rank_\d{2,}_model_states\.pt")
 _EXPERT_OPTIM = re.compile(r"expp_rank_\d+_mp_rank_\d{2,}_optim_states\.pt")
 _LAYER = re.compile(r"layer_\d+-model_\d+-model_states\.pt|layer_\d+-model_states\.pt")
 
@@ -121,7 +122,10 @@ class _Shards:
     model: dict[int, str]
     model3: dict[tuple[int, int], str]
     optimizer: dict[tuple[int, int], str]
-    experts: bool
+    experts: set[tuple[int, int, int]]
+    """(layer, expert, model rank)."""
+    uncounted: bool
+    """There are experts' files that no number in the states speaks of."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,10 @@ class _Sizes:
     sharded: bool
     """The optimizer is in files of its own."""
     step: int | None
+    experts: tuple[int, ...]
+    """Experts of each layer that has some."""
+    placed: bool
+    """Experts were placed automatically (AutoEP), in ways that are not known here."""
 
 
 def _shards(tree: Tree, folder: str) -> _Shards:
@@ -145,7 +153,8 @@ def _shards(tree: Tree, folder: str) -> _Shards:
         {int(m[1]): n for n in names if (m := _MODEL.fullmatch(n))},
         {(int(m[1]), int(m[2])): n for n in names if (m := _MODEL3.fullmatch(n))},
         optimizer,
-        _any(_EXPERT, names) or _any(_EXPERT_OPTIM, names),
+        {(int(m[1]), int(m[2]), int(m[3])) for n in names if (m := _EXPERT.fullmatch(n))},
+        _any(_OLD_EXPERT, names) or _any(_EXPERT_OPTIM, names),
     )
 
 
@@ -160,7 +169,16 @@ def _sizes(tree: Tree, shards: _Shards) -> _Sizes:
     data, model, step = (value.get(key) for key in ("dp_world_size", "mp_world_size", "global_steps"))
     if not (_count(data) and _count(model)):
         raise NotProvenError(f"{shown(path)} does not tell the number of ranks: nothing proves that all are there")
-    return _Sizes(data, model, _is_sharded(value), step if type(step) is int and step >= 0 else None)
+    experts = value.get("num_experts")
+    counted = isinstance(experts, list) and len(experts) <= 10_000 and all(_count(e) for e in experts)
+    return _Sizes(
+        data,
+        model,
+        _is_sharded(value),
+        step if type(step) is int and step >= 0 else None,
+        tuple(experts) if counted else (),
+        value.get("ds_autoep_layers") is not None,
+    )
 
 
 def _count(value: Any) -> bool:
@@ -187,12 +205,34 @@ def _check_ranks(shards: _Shards, sizes: _Sizes) -> None:
         _same("model state", every, set(shards.model3))
     else:
         _same("model state", {(0, m) for m in range(sizes.model)}, {(0, m) for m in shards.model})
-    if shards.optimizer or (sizes.sharded and not shards.experts):
+    if shards.optimizer or sizes.sharded:
         _same("optimizer shard", every, set(shards.optimizer))
-    if shards.experts:
+    _check_experts(shards, sizes)
+
+
+def _check_experts(shards: _Shards, sizes: _Sizes) -> None:
+    """Every expert of every layer; how many optimizer files there are without ZeRO, nothing tells."""
+    if shards.uncounted or sizes.placed or (shards.experts and not sizes.experts):
         raise NotProvenError(
-            "it has experts, and nothing in it tells how many: a person looks, or a receipt proves it"
+            "it has experts, and nothing in it tells how many files of them: only a receipt proves it"
         )
+    if sum(sizes.experts) * sizes.model > 1_000_000:
+        raise NotProvenError("its states tell an absurd number of experts")
+    wanted = {
+        (layer, expert, m)
+        for layer, count in enumerate(sizes.experts)
+        for expert in range(count)
+        for m in range(sizes.model)
+    }
+    if missing := wanted - shards.experts:
+        layer, expert, _ = min(missing)
+        have = len(wanted) - len(missing)
+        raise NotProvenError(
+            f"only {have} of {len(wanted)} experts are here; missing: layer {layer}, expert {expert}"
+        )
+    if extra := shards.experts - wanted:
+        layer, expert, _ = min(extra)
+        raise NotProvenError(f"layer {layer}, expert {expert} is beyond the experts of this save: two saves mixed")
 
 
 def _same(what: str, wanted: set[tuple[int, int]], there: set[tuple[int, int]]) -> None:

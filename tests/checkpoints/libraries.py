@@ -191,6 +191,49 @@ def load_deepspeed_zero3(root: str, entry: str) -> None:
     spawn(_deepspeed_load, root, entry, 3)
 
 
+def _experts_engine() -> Any:
+    """Two layers of experts, half of each on each rank; ZeRO-1."""
+    import deepspeed
+    import torch
+    from deepspeed.moe.layer import MoE
+    from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer as split
+
+    torch.manual_seed(1)
+    layers = [MoE(8, torch.nn.Linear(8, 8), num_experts=4, ep_size=WORLD) for _ in range(2)]
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), *layers)
+    groups = split({"params": list(model.parameters()), "name": "all"})
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 1},
+        "zero_allow_untested_optimizer": True,
+    }
+    optimizer = torch.optim.AdamW(groups, lr=0.01)
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config, dist_init_required=False)[0]
+
+
+def _experts_write(rank: int, root: str) -> None:
+    engine = _experts_engine()
+    for step in STEPS:  # experts talk in a way that gloo cannot, so nothing is trained
+        engine.global_steps = step
+        engine.save_checkpoint(root)
+
+
+def _experts_load(rank: int, root: str, entry: str) -> None:
+    engine = _experts_engine()
+    path, _ = engine.load_checkpoint(root, tag=entry)
+    assert path is not None, "nothing was loaded"
+    if rank == 0:
+        print(engine.global_steps)
+
+
+def write_deepspeed_experts(root: str) -> None:
+    spawn(_experts_write, root)
+
+
+def load_deepspeed_experts(root: str, entry: str) -> None:
+    spawn(_experts_load, root, entry)
+
+
 def write_deepspeed_universal(root: str) -> None:
     """The converter of the library; it writes `latest_universal` itself."""
     from deepspeed.checkpoint import ds_to_universal
@@ -320,8 +363,8 @@ def load_orbax(root: str, entry: str) -> None:
 
 
 LIBRARIES = (
-    "dcp", "torch_dist", "deepspeed_zero1", "deepspeed_zero3", "deepspeed_universal", "hf_trainer", "lightning",
-    "orbax",
+    "dcp", "torch_dist", "deepspeed_zero1", "deepspeed_zero3", "deepspeed_experts", "deepspeed_universal",
+    "hf_trainer", "lightning", "orbax",
 )  # fmt: skip
 
 if __name__ == "__main__":

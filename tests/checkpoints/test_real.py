@@ -23,6 +23,7 @@ FORMATS = {
     "torch_dist": Format.TORCH_DIST,
     "deepspeed_zero1": Format.DEEPSPEED,
     "deepspeed_zero3": Format.DEEPSPEED,
+    "deepspeed_experts": Format.DEEPSPEED,
     "hf_trainer": Format.HF_TRAINER,
     "lightning": Format.LIGHTNING,
     "orbax": Format.ORBAX,
