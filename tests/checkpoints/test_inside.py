@@ -8,17 +8,10 @@ import pytest
 
 from activities.checkpoints import look
 from fleet.checkpoints.layout import Known
-from fleet.checkpoints.model import Format, Judgement
+from fleet.checkpoints.model import Format
 from tests.checkpoints import by_hand
+from tests.checkpoints.answers import entry, newest
 from tests.checkpoints.conftest import Real
-
-
-def newest(found: Judgement) -> int | None:
-    return found.newest_complete.entry.step if found.newest_complete else None
-
-
-def reason(found: Judgement, name: str) -> str:
-    return next(c.reason for c in found.candidates if c.entry.name == name)
 
 
 @pytest.fixture
@@ -107,21 +100,21 @@ def test_a_trainers_folder_without_a_part_of_its_sharded_state_is_refused(
     found = look(root)
 
     assert newest(found) == 20
-    assert why in reason(found, "checkpoint-30")
+    assert why in entry(found, "checkpoint-30").reason
 
 
 def test_a_cut_shard_of_the_weights_is_noticed_by_its_own_header(with_index: Path) -> None:
     shard = with_index / "checkpoint-30/model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-8])
 
-    assert "its header says" in reason(look(with_index), "checkpoint-30")
+    assert "its header says" in entry(look(with_index), "checkpoint-30").reason
 
 
 def test_an_index_that_names_a_file_elsewhere_is_refused(with_index: Path) -> None:
     index = with_index / "checkpoint-30/model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "../checkpoint-20/model-00001-of-00002.safetensors"}}))
 
-    assert "which lies outside of the checkpoint" in reason(look(with_index), "checkpoint-30")
+    assert "which lies outside of the checkpoint" in entry(look(with_index), "checkpoint-30").reason
 
 
 def test_a_lost_last_random_state_is_noticed_when_the_number_of_ranks_is_known(with_ranks: Path) -> None:
@@ -130,7 +123,7 @@ def test_a_lost_last_random_state_is_noticed_when_the_number_of_ranks_is_known(w
     found = look(with_ranks, Known(world=4))
 
     assert newest(found) == 20
-    assert "it has 3 random states, the job has 4 ranks" in reason(found, "checkpoint-30")
+    assert "it has 3 random states, the job has 4 ranks" in entry(found, "checkpoint-30").reason
 
 
 @pytest.fixture
@@ -157,14 +150,14 @@ def test_a_sharded_lightning_checkpoint_is_a_folder(folders: Path) -> None:
 def test_a_sharded_lightning_checkpoint_without_its_state_is_refused(folders: Path) -> None:
     (folders / "epoch=1-step=30.ckpt/meta.pt").unlink()
 
-    assert "meta.pt is missing" in reason(look(folders), "epoch=1-step=30.ckpt")
+    assert "meta.pt is missing" in entry(look(folders), "epoch=1-step=30.ckpt").reason
 
 
 def test_a_lightning_file_of_another_step_than_its_name_is_refused(real: Real) -> None:
     root = real("lightning")
     shutil.copy(root / "epoch=2-step=20.ckpt", root / "epoch=3-step=30.ckpt")
 
-    assert "it is of step 20" in reason(look(root), "epoch=3-step=30.ckpt")
+    assert "it is of step 20" in entry(look(root), "epoch=3-step=30.ckpt").reason
 
 
 @pytest.mark.parametrize(
@@ -183,11 +176,11 @@ def test_experts_that_no_number_speaks_of_are_complete_only_by_a_receipt(name: s
     found = look(root)
 
     assert newest(found) == 20
-    assert "nothing in it tells how many files of them" in reason(found, "global_step30")
+    assert "nothing in it tells how many files of them" in entry(found, "global_step30").reason
 
 
 def test_an_expert_of_an_older_larger_model_is_two_saves_mixed(real: Real) -> None:
     root = real("deepspeed_experts")
     by_hand.torch_file(root / "global_step30/layer_1_expert_4_mp_rank_00_model_states.pt", {})
 
-    assert "layer 1, expert 4 is beyond the experts of this save" in reason(look(root), "global_step30")
+    assert "layer 1, expert 4 is beyond the experts of this save" in entry(look(root), "global_step30").reason

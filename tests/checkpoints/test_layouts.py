@@ -9,19 +9,12 @@ import pytest
 
 from activities.checkpoints import look
 from fleet.checkpoints.layout import Known
-from fleet.checkpoints.model import Candidate, Format, Judgement
+from fleet.checkpoints.model import Format
 from tests.checkpoints import by_hand
+from tests.checkpoints.answers import entry, newest
 from tests.checkpoints.conftest import Real
 
 TRACKER = "latest_checkpointed_iteration.txt"
-
-
-def newest(found: Judgement) -> int | None:
-    return found.newest_complete.entry.step if found.newest_complete else None
-
-
-def entry(found: Judgement, name: str) -> Candidate:
-    return next(c for c in found.candidates if c.entry.name == name)
 
 
 def cut(path: Path) -> None:

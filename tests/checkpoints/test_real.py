@@ -14,6 +14,7 @@ from fleet.checkpoints.judge import judge
 from fleet.checkpoints.layout import Known
 from fleet.checkpoints.model import Format, Judgement
 from tests.checkpoints import by_hand
+from tests.checkpoints.answers import newest
 from tests.checkpoints.conftest import Real
 from tests.checkpoints.real import copy_of
 from tests.checkpoints.variants import NEWEST, VARIANTS, Variant
@@ -28,10 +29,6 @@ FORMATS = {
     "lightning": Format.LIGHTNING,
     "orbax": Format.ORBAX,
 }
-
-
-def step_of(found: Judgement) -> int | None:
-    return found.newest_complete.entry.step if found.newest_complete else None
 
 
 def words(found: Judgement, entry: str) -> str:
@@ -61,7 +58,7 @@ def test_a_broken_one_is_refused_with_its_reason_and_the_next_older_is_taken(var
 
     found = look(root)
 
-    assert step_of(found) == variant.newest
+    assert newest(found) == variant.newest
     assert variant.reason in words(found, variant.entry)
     if variant.newest == 20:
         refused = next(c for c in found.candidates if c.entry.step == 30)
@@ -78,7 +75,7 @@ def test_a_moved_root_is_judged_as_before(library: str, real: Real, tmp_path: Pa
 
     after = look(Path(elsewhere))
 
-    assert step_of(after) == step_of(before) == 30
+    assert newest(after) == newest(before) == 30
     assert [(c.entry.name, c.complete) for c in after.candidates] == [
         (c.entry.name, c.complete) for c in before.candidates
     ]
@@ -125,7 +122,7 @@ def test_the_same_files_of_a_node_and_of_both_nodes_are_judged_apart(real: Real,
 
     assert alone.newest_complete is None
     assert "only 1 of 2 optimizer shards are here; missing: data rank 1" in alone.candidates[0].reason
-    assert step_of(union) == 30
+    assert newest(union) == 30
 
 
 def test_shards_of_an_older_larger_run_are_left_out_where_the_format_tells_them_apart(real: Real) -> None:
@@ -136,12 +133,12 @@ def test_shards_of_an_older_larger_run_are_left_out_where_the_format_tells_them_
         shutil.copy(folder / "__1_0.distcp", folder / f"__{rank}_0.distcp")
         os.utime(folder / f"__{rank}_0.distcp", (1, 1))
 
-    newest = look(root).newest_complete
+    best = look(root).newest_complete
 
-    assert newest is not None
-    assert newest.entry.step == 30
-    assert not [f.path for f in newest.entry.data if "__2_0" in f.path or "__3_0" in f.path]
-    assert "2 files of another save are left out" in " ".join(newest.notes)
+    assert best is not None
+    assert best.entry.step == 30
+    assert not [f.path for f in best.entry.data if "__2_0" in f.path or "__3_0" in f.path]
+    assert "2 files of another save are left out" in " ".join(best.notes)
 
 
 def test_shards_beyond_the_declared_world_are_two_saves_mixed_where_the_format_counts_files(real: Real) -> None:
@@ -154,7 +151,7 @@ def test_shards_beyond_the_declared_world_are_two_saves_mixed_where_the_format_c
 
     found = look(root)
 
-    assert step_of(found) == 20
+    assert newest(found) == 20
     assert "beyond the 2 of this save, two saves mixed: data rank 2" in words(found, "global_step30")
 
 
@@ -166,7 +163,7 @@ def test_an_absurd_step_is_no_progress(real: Real) -> None:
 
     found = look(root, Known(total_steps=1000))
 
-    assert step_of(found) == 30
+    assert newest(found) == 30
     assert "step 4160813071 is beyond the job's 1000" in words(found, "iter_4160813071")
     assert "absurd" in words(found, "")
 
@@ -177,15 +174,15 @@ def test_megatrons_own_hashes_are_compared_when_asked(real: Real) -> None:
     folder = root / "iter_0000030"
     hashes = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir()}
     (folder / "integrity.json").write_text(json.dumps({"algorithm": "sha256", "files": hashes}))
-    assert step_of(look(root, Known(hashes=True))) == 30
+    assert newest(look(root, Known(hashes=True))) == 30
 
     shard = folder / "__0_0.distcp"
     content = shard.read_bytes()
     shard.write_bytes(bytes([content[0] ^ 1]) + content[1:])
 
-    assert step_of(look(root)) == 30
+    assert newest(look(root)) == 30
     deep = look(root, Known(hashes=True))
-    assert step_of(deep) == 20
+    assert newest(deep) == 20
     assert "__0_0.distcp has not the hash that integrity.json gives" in words(deep, "iter_0000030")
 
 
@@ -228,8 +225,8 @@ def test_a_judgement_needs_nothing_but_the_listing_and_its_reader(real: Real) ->
     tree, _ = list_root(root)
     (root / "step_30/__0_0.distcp").unlink()  # the listing is what is judged
 
-    assert step_of(judge(tree)) == 30
-    assert step_of(look(root)) == 20
+    assert newest(judge(tree)) == 30
+    assert newest(look(root)) == 20
 
 
 def test_bytes_that_were_changed_at_random_are_an_answer_and_never_a_crash(unpacked: Path, tmp_path: Path) -> None:
@@ -252,4 +249,4 @@ def test_bytes_that_were_changed_at_random_are_an_answer_and_never_a_crash(unpac
         assert found.candidates
         assert all(c.reason.isprintable() and c.reason for c in found.candidates)
         file.write_bytes(content)
-    assert all(step_of(look(root)) == (20 if root.name == "legacy" else 30) for root in roots)
+    assert all(newest(look(root)) == (20 if root.name == "legacy" else 30) for root in roots)
