@@ -1,5 +1,7 @@
 """A node's kernel log -> evidence. Pure, never raises, and never silent about a line it cannot read."""
 
+import bisect
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,11 +14,14 @@ from fleet.faults.xid_text import pci_address, signature
 
 SIBLING_SECONDS = 5.0
 """Lines of one XID on one GPU within this many seconds are one fault (H100 and A100 field study, "two GPUs")."""
+ANY_GPU = "any"
 SAME_LOSS_SECONDS = 300.0
 """A "fallen off the bus" line this close to an XID 79 of its GPU is the same loss (NVSentinel)."""
 MAX_EVENTS = 2000
 """Events taken from one log; what is over it is counted and said."""
 MAX_PER_GPU_AND_CODE = 50
+MAX_NAMES = 10_000
+"""Hosts, and addresses of GPUs, that one log may name; more is no log of a node or a cluster."""
 
 SLICE = 1 << 15
 """Characters looked at once. Most slices hold no line of ours and are never split into lines."""
@@ -197,14 +202,15 @@ def _read_line(reading: _Reading, line: str, index: int) -> None:
     if prefix.tag is not None and prefix.tag != "kernel" and "Unable to determine" not in line:
         reading.dropped["written by a program, not by the kernel"] += 1
         return
-    if prefix.host:
+    if prefix.host and len(reading.hosts) < MAX_NAMES:
         reading.hosts.add(prefix.host)
     marks = [found.start() for found in _MARK.finditer(line)]
     if marks:
         for start, end in zip(marks, [*marks[1:], len(line)], strict=True):
             _read_mark(reading, line[start : min(end, start + 1500)], prefix, index)
     elif _BOOTED.match(prefix.message):
-        reading.boots[prefix.host] = index
+        if prefix.host in reading.boots or len(reading.boots) < MAX_NAMES:
+            reading.boots[prefix.host] = index
     else:
         _read_other(reading, line[:4096], prefix, index)
 
@@ -224,12 +230,13 @@ def _read_mark(reading: _Reading, part: str, prefix: Prefix, index: int) -> None
 def _read_other(reading: _Reading, line: str, prefix: Prefix, index: int) -> None:
     """The lines without a number: the map of addresses to uuids, and the losses."""
     if found := _MAP.search(line):
-        if pci := pci_address(found.group(1)):
+        pci = pci_address(found.group(1))
+        if pci and (pci in reading.uuids or len(reading.uuids) < MAX_NAMES):
             reading.uuids[pci] = found.group(2)
         return
     long_form = _LONG_FORM.search(line)
     if long_form and not _OFF_BUS.search(line):
-        reading.waiting.append((pci_address(long_form.group(1)), index))
+        reading.waiting = [*reading.waiting[-16:], (pci_address(long_form.group(1)), index)]
         return
     if _OFF_BUS.search(line):
         pci = pci_address(long_form.group(1) if long_form else line) or _waiting_gpu(reading, index)
@@ -272,13 +279,11 @@ def _only_this_node(reading: _Reading, node: str) -> list[_Found]:
 
 def _merged(reading: _Reading, found: list[_Found]) -> list[tuple[_Found, int]]:
     """Sibling lines as one event, and a loss that an XID 79 already tells as none."""
-    losses = [f for f in found if f.kind is Kind.XID and f.code == "79"]
+    losses = _Losses(reading, found)
     open_bursts: dict[tuple[object, ...], tuple[int, float | None]] = {}
     events: list[tuple[_Found, int]] = []
     for one in found:
-        if one.code == "fallen_off_bus" and any(
-            _same_loss(one, xid) for xid in losses if reading.earlier(xid) == reading.earlier(one)
-        ):
+        if one.code == "fallen_off_bus" and losses.tell(one):
             continue
         name = (one.kind, one.pci, reading.earlier(one), *signature(one.code or "", one.line))
         burst = open_bursts.get(name)
@@ -298,9 +303,33 @@ def _close(left: float | None, right: float | None, seconds: float) -> bool:
     return left is None or right is None or abs(left - right) <= seconds
 
 
-def _same_loss(loss: _Found, xid: _Found) -> bool:
-    same_gpu = loss.pci is None or xid.pci is None or loss.pci == xid.pci
-    return same_gpu and _close(loss.prefix.stamp, xid.prefix.stamp, SAME_LOSS_SECONDS)
+class _Losses:
+    """The times of a log's XIDs 79, by GPU and side of the last boot."""
+
+    def __init__(self, reading: _Reading, found: list[_Found]) -> None:
+        self._reading = reading
+        self._stamps: dict[tuple[str | None, bool], list[float]] = {}
+        for xid in (f for f in found if f.kind is Kind.XID and f.code == "79"):
+            for gpu in {xid.pci, ANY_GPU}:
+                times = self._stamps.setdefault((gpu, reading.earlier(xid)), [])
+                times.append(xid.prefix.stamp if xid.prefix.stamp is not None else math.nan)
+        self._unknown = {name for name, times in self._stamps.items() if any(map(math.isnan, times))}
+        for times in self._stamps.values():
+            times[:] = sorted(t for t in times if not math.isnan(t))
+
+    def tell(self, loss: _Found) -> bool:
+        """An XID 79 of its GPU stands near the line; a GPU or a time that nobody knows counts as the same."""
+        gpus = {ANY_GPU} if loss.pci is None else {loss.pci, None}
+        return any(self._near((gpu, self._reading.earlier(loss)), loss.prefix.stamp) for gpu in gpus)
+
+    def _near(self, name: tuple[str | None, bool], stamp: float | None) -> bool:
+        if name in self._unknown:
+            return True
+        times = self._stamps.get(name, [])
+        if stamp is None:
+            return bool(times)
+        at = bisect.bisect_left(times, stamp - SAME_LOSS_SECONDS)
+        return at < len(times) and times[at] <= stamp + SAME_LOSS_SECONDS
 
 
 def _bounded(reading: _Reading, events: list[tuple[_Found, int]]) -> list[tuple[_Found, int]]:

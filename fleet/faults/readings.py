@@ -7,7 +7,14 @@ from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
 from fleet.faults.reading import NOBODY, Reading, Tier, blamed, informational, own_words
 from fleet.faults.row_readings import dcgm_error, flight_record, gpu_field, kernel_text, measured
 from fleet.faults.tables import ReasonRow, Rung, Tables, XidRow
-from fleet.faults.xid_text import link_down_reason, named_xid, needs_reset, recovery_action, sxid_severity
+from fleet.faults.xid_text import (
+    link_down_reason,
+    named_xid,
+    needs_reset,
+    nvsentinel_xid,
+    recovery_action,
+    sxid_severity,
+)
 from fleet.identity import op_of_reason
 
 _GPU_GONE = {79, 167}
@@ -249,7 +256,7 @@ def _condition(e: Evidence, tables: Tables) -> Reading:
         return informational(e, f"condition:{name}:silent", what, phrase)
     if status != row.bad:
         return informational(e, f"condition:{name}:good", what, "all is well")
-    if (xid := named_xid(e.detail)) is not None:
+    if (xid := named_xid(e.detail) or nvsentinel_xid(name, e.detail)) is not None:
         return _xid(e, tables, str(xid), note=f"named by {what}")
     phrase = f"{row.title} ({e.detail[:160] or 'no detail'})"
     if row.fault is not FaultClass.HARDWARE:

@@ -125,6 +125,12 @@ def named_xid(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def nvsentinel_xid(condition: str, text: str) -> int | None:
+    """The XID that a node condition of NVSentinel's log monitor names (`ErrorCode:79 PCI:0000:1b:00 ...`)."""
+    found = re.search(r"ErrorCode:(\d{1,4})\b", text) if condition == "SysLogsXIDError" else None
+    return int(found.group(1)) if found else None
+
+
 def signature(code: str, text: str) -> tuple[object, ...]:
     """Equal for sibling lines of one fault, unequal where the text would change the verdict."""
     return (

@@ -80,6 +80,17 @@ def test_hostile_megabytes_are_read_in_bounded_time() -> None:
     assert time.monotonic() - start < 20
 
 
+def test_a_flood_of_losses_is_read_in_bounded_time() -> None:
+    gpus = [f"{n % 65536:04x}:{n % 256:02x}:00" for n in range(20_000)]
+    lost = [f"[ {n}.0] NVRM: GPU {gpu}.0: GPU has fallen off the bus." for n, gpu in enumerate(gpus)]
+    told = [f"[ {n}.5] NVRM: Xid (PCI:{gpu}): 79, off" for n, gpu in enumerate(gpus)]
+    boots = [f"Jan  2 03:04:05 h{n} kernel: Linux version 6.1" for n in range(20_000)]
+    start = time.monotonic()
+    found = parse_any("\n".join([*lost, *told, *boots]), cluster="alpha", node="alpha2", seen_at=NOW)
+    assert time.monotonic() - start < 20
+    assert {e.code for e in found.evidence if e.kind is not Kind.UNREADABLE} == {"79"}
+
+
 def test_a_large_incident_is_judged_in_bounded_time() -> None:
     lines = [
         f"[ {second}.0] NVRM: Xid (PCI:0000:{gpu:02x}:00): {code}, pid={second}, x"

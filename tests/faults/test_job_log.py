@@ -1,5 +1,7 @@
 """A job's own output: the first failing rank, the known texts, and nothing invented."""
 
+from pathlib import Path
+
 import pytest
 
 from fleet.faults.evidence import Evidence, Kind, Source
@@ -32,6 +34,8 @@ def one(*lines: str) -> Evidence:
         ("mycode.errors.OddError: boom", "python_exception"),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/data/x'", "file_not_found"),
         ("TimeoutError", "os_error"),
+        ("MemoryError", "host_memory"),
+        ("torch.distributed.DistBackendError: NCCL error in: x", "dist_backend"),
         ("KeyboardInterrupt", "interrupted"),
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "child_failed"),
         (ECC, "cuda_ecc"),
@@ -118,6 +122,29 @@ def test_of_a_chain_the_last_exception_counts() -> None:
         ("train.py: error: unrecognized arguments: --lrr", "argparse"),
         ("step 12 loss nan", "loss_nan"),
         ("NET/IB : Got async event : port error", "ib_port_error"),
+        ("NET/IB : Got fatal event IBV_EVENT_DEVICE_FATAL", "ib_device_fatal"),
+        ("RuntimeError: CUDA error: the launch timed out and was terminated", "cuda_launch_timeout"),
+        ("CUDA driver version is insufficient for CUDA runtime version", "cuda_driver_old"),
+        ("Failed to initialize NVML: Driver/library version mismatch", "nvml_mismatch"),
+        ("RuntimeError: No CUDA GPUs are available", "cuda_no_device"),
+        ("Unable to determine the device handle: GPU is lost", "nvml_gpu_lost"),
+        (
+            "NCCL WARN NET/IB : Got completion from peer 192.0.2.36<44206> with status=IBV_WC_REM_ACCESS_ERR(10) x",
+            "ib_remote_error",
+        ),
+        ("NCCL WARN NET/IB : Got completion from peer 192.0.2.36<44206> with status=4 opcode=1", "ib_completion"),
+        ("[rank3]: NCCL communicator was aborted on rank 3.", "nccl_aborted"),
+        ("failure detected by watchdog at work sequence id: 7", "nccl_watchdog_abort"),
+        ("ncclUnhandledCudaError: Call to CUDA function failed.", "nccl_unhandled_cuda"),
+        ("ncclInternalError: Internal check failed.", "nccl_internal"),
+        ("torch.distributed.DistStoreError: wait timeout after 600000ms, keys: /worker/group", "store_timeout"),
+        ("RuntimeError: DataLoader timed out after 120 seconds", "dataloader_timeout"),
+        ("RuntimeError: DataLoader worker (pid(s) 99) exited unexpectedly", "dataloader_killed"),
+        ("srun: error: Node failure on alpha2", "srun_node_failure"),
+        ("OSError: [Errno 122] Disk quota exceeded", "quota"),
+        ("OSError: [Errno 116] Stale file handle", "stale_handle"),
+        ("step 12 loss 2.0 grad_norm: nan", "grad_nan"),
+        ("W1130 Sending process 4711 closing signal SIGTERM", "agent_sigterm"),
     ],
 )
 def test_known_texts_are_found_on_any_line(line: str, code: str) -> None:
@@ -196,3 +223,9 @@ def test_text_bytes_and_lines_read_alike() -> None:
     as_lines = parse_job_log(text.splitlines(), cluster="alpha", job="j", seen_at=NOW)
     assert one_text == as_bytes == as_lines
     assert len(one_text) == 1
+
+
+def test_every_row_of_the_table_is_shown_by_a_line_of_these_tests() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    rows = {name for name in load_tables().texts if f'"{name}"' not in text}
+    assert rows == set()

@@ -217,6 +217,13 @@ def test_a_condition_is_bad_by_its_own_row(condition: Json, code: str, fault: Fa
         assert classify([e], tables=TABLES, now=NOW).fault is fault
 
 
+def test_the_xid_that_nvsentinel_writes_into_a_condition_is_judged_by_our_own_row() -> None:
+    said = {"type": "SysLogsXIDError", "status": "True", "message": "ErrorCode:94 PCI:0000:1b:00 GPU:0 said"}
+    (e,) = problems(node("True", said)).evidence
+    verdict = classify([e], tables=TABLES, now=NOW)
+    assert (verdict.rule, verdict.fault) == ("xid:94", FaultClass.TRANSIENT)
+
+
 def test_conditions_whose_good_value_differs_are_told_apart() -> None:
     good = [{"type": "KernelDeadlock", "status": "False"}, {"type": "KernelReady", "status": "True"}]
     found = problems(good)
