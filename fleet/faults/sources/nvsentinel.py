@@ -15,6 +15,7 @@ from fleet.faults.texts import BROKEN, Findings, Origin, Parsed, decoded, load_j
 from fleet.faults.xid_text import pci_address
 
 MAX_EVENTS = 10_000
+MAX_ENTITIES = 100
 MAX_XID = 9999
 """Numbers of the NVSwitch have five digits."""
 ACTIONS = {
@@ -82,23 +83,28 @@ def _read_event(found: Findings, event: Mapping[str, Any], tables: Tables) -> No
     if found.origin.node and node and node != found.origin.node:
         found.drop("another node's event")
         return
-    entities = [_small(table(entity)) for entity in rows(event.get("entitiesimpacted"))[:100]]
-    named = {word(e.get("entitytype")).upper(): word(e.get("entityvalue"), 80) for e in entities}
-    metadata = table(event.get("metadata"))
-    uuid = named.get("GPU_UUID") or word(metadata.get("gpu_uuid"), 80)
-    pci = pci_address(named.get("PCI", ""))
+    entities = [_small(table(entity)) for entity in rows(event.get("entitiesimpacted"))[:MAX_ENTITIES]]
+    named = [(word(e.get("entitytype")).upper(), word(e.get("entityvalue"), 80)) for e in entities]
     fatal = event.get("isfatal") is True
-    about = " ".join(f"{kind} {value}" for kind, value in named.items())
+    about = " ".join(f"{kind} {value}" for kind, value in named)
     said = f"{check} {about}: {word(event.get('message'), 250)} ({_action(event)}, {'' if fatal else 'not '}fatal)"
-    more = {
-        "node": node or found.origin.node,
-        "gpu": (uuid if uuid.startswith("GPU-") else None) or pci,
-        "pci": pci,
-        "happened_at": _time(event.get("generatedtimestamp")),
-    }
+    where = {"node": node or found.origin.node, "happened_at": _time(event.get("generatedtimestamp"))}
     for code in [word(c, 60) for c in rows(event.get("errorcode"))[:20]] or [""]:
         kind, name = _kind(check, code, fatal=fatal, tables=tables)
-        found.tell(kind, name, said, **more)
+        for uuid, pci in _gpus(named, word(table(event.get("metadata")).get("gpu_uuid"), 80)):
+            found.tell(kind, name, said, gpu=uuid or pci, pci=pci, **where)
+
+
+def _gpus(named: list[tuple[str, str]], known: str) -> list[tuple[str | None, str | None]]:
+    """(uuid, PCI address) of each GPU that an event names, one of them unknown where it names only the other."""
+    uuids: list[str | None] = [value for kind, value in named if kind == "GPU_UUID" and value.startswith("GPU-")]
+    if not uuids and known.startswith("GPU-"):
+        uuids = [known]
+    addresses = [pci_address(value) for kind, value in named if kind == "PCI"]
+    if len(uuids) == len(addresses):
+        return list(zip(uuids, addresses, strict=True)) or [(None, None)]
+    pairs: list[tuple[str | None, str | None]] = [(uuid, None) for uuid in uuids]
+    return pairs or [(None, pci) for pci in addresses]
 
 
 def _kind(check: str, code: str, *, fatal: bool, tables: Tables) -> tuple[Kind, str]:

@@ -95,6 +95,35 @@ def test_the_code_is_judged_by_our_own_catalogue(one: Json, kind: Kind, code: st
     assert classify([e], tables=TABLES, now=NOW).fault is fault
 
 
+OTHER = "GPU-5f0c1d2e-0001-4abc-9def-000000000002"
+
+
+@pytest.mark.parametrize(
+    ("entities", "gpus"),
+    [
+        ([("GPU_UUID", UUID), ("GPU_UUID", OTHER)], [(UUID, None), (OTHER, None)]),
+        (
+            [("PCI", "0000:1B:00"), ("GPU_UUID", UUID), ("PCI", "0000:1C:00"), ("GPU_UUID", OTHER)],
+            [(UUID, "0000:1b:00"), (OTHER, "0000:1c:00")],
+        ),
+        (
+            [("PCI", "0000:1B:00"), ("PCI", "0000:1C:00")],
+            [("0000:1b:00", "0000:1b:00"), ("0000:1c:00", "0000:1c:00")],
+        ),
+        ([("GPU", "3")], [(None, None)]),
+        ([], [(None, None)]),
+    ],
+)
+def test_every_gpu_that_an_event_names_is_told(entities: list[tuple[str, str]], gpus: list[Any]) -> None:
+    said = [{"entityType": kind, "entityValue": value} for kind, value in entities]
+    assert [(e.gpu, e.pci) for e in read(event(entitiesImpacted=said)).evidence] == gpus
+
+
+def test_a_uuid_of_the_metadata_is_taken_where_no_entity_has_one() -> None:
+    (e,) = read(event(entitiesImpacted=[], metadata={"gpu_uuid": UUID})).evidence
+    assert e.gpu == UUID
+
+
 def test_a_healthy_event_clears_nothing_and_is_counted() -> None:
     found = read([event(isHealthy=True), event()])
     assert [e.code for e in found.evidence] == ["79"]
