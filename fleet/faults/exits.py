@@ -12,7 +12,7 @@ OUT_OF_MEMORY_STATUS = 125
 
 _PHASES = {Phase.NODE_LOST: "NODE_FAIL", Phase.TIMED_OUT: "TIMEOUT", Phase.CANCELLED: "CANCELLED"}
 _FAILED_LAUNCH = {plain("launch failed requeued held"), plain("JobLaunchFailure")}
-_SAYS_LITTLE = {"", "none", "nonzeroexitcode", "raisedsignal", "prolog"}
+_SAYS_LITTLE = {"", "none", "nonzeroexitcode", "raisedsignal", "prolog", "error"}
 
 
 def exit_evidence(native: NativeJob, job: str, seen_at: float) -> tuple[Evidence, ...]:

@@ -25,6 +25,8 @@ _SIZE = r"(\d{1,9}(?:\.\d{1,4})?) (KiB|MiB|GiB|TiB)"
 _OTHER = re.compile(rf"Process \d{{1,10}} has {_SIZE} memory in use")
 _WANTED = re.compile(rf"Tried to allocate {_SIZE}")
 _FRAGMENTS = re.compile(rf"{_SIZE} (?:is )?reserved by PyTorch but unallocated")
+_ROOT = re.compile(r"^\s{0,8}Root Cause \(first observed failure\):")
+_FACT = re.compile(r"^\s{0,8}(host|rank|exitcode)\s{1,8}: ([\w.-]{1,200})")
 _GIB = {"KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 
 
@@ -60,6 +62,9 @@ class _Reading:
     hits: dict[str, _Hit] = field(default_factory=dict)
     stacks: dict[int | None, _Stack] = field(default_factory=dict)
     step: str | None = None
+    root: dict[str, str] | None = None
+    """Facts of torchelastic's summary block, once it began."""
+    root_at: int = 0
 
 
 def parse_job_log(
@@ -74,6 +79,9 @@ def parse_job_log(
 ) -> tuple[Evidence, ...]:
     """One piece of evidence for each row of the table that a line matches, the earliest line first.
 
+    torchelastic's summary adds one for the end of its root cause: the first failure by its own clock of one second,
+    which is a word and no proof.
+
     `code` is the row's id, `stamp` the line's number, `rank` the rank if the line names it (`srun -l`, torch).
     `attempt` (the restart count) tells the same words of two attempts apart.
     `rank_nodes` (rank -> node) names the node of a failing rank. Never raises; what is no text says so.
@@ -84,6 +92,8 @@ def parse_job_log(
         _read_line(reading, text[:LINE_LIMIT], index)
     hits = sorted(reading.hits.values(), key=lambda hit: (hit.index, hit.code))
     told = [_evidence(hit, cluster, job, seen_at, attempt, rank_nodes or {}) for hit in hits]
+    if reading.root and "exitcode" in reading.root:
+        told.append(_summary(reading, cluster, job, seen_at, attempt, rank_nodes or {}))
     if why := junk("\n".join(texts[:200])[:65536]):
         one = unreadable(cluster, None, seen_at, None, why=why, detail=f"{len(texts)} lines of the job's log: {why}")
         told.append(one.model_copy(update={"source": Source.JOB, "job": job}))
@@ -109,6 +119,10 @@ def _newest(lines: Iterable[str | bytes] | str | bytes) -> list[str]:
 
 def _read_line(reading: _Reading, text: str, index: int) -> None:
     rank, host, line = _prefix(text)
+    if _ROOT.match(line):
+        reading.root, reading.root_at = {}, index
+    elif reading.root is not None and (fact := _FACT.match(line)):
+        reading.root.setdefault(fact.group(1), fact.group(2))
     if found := _STEP.search(line):
         reading.step = found.group(1)
     source = rank in reading.stacks and line.startswith((" ", "\t"))  # a frame quotes the program, nothing happened
@@ -178,6 +192,31 @@ def _oom_kind(line: str) -> str:
 
 def _gib(number: str, unit: str) -> float:
     return float(number) * _GIB[unit]
+
+
+def _summary(
+    reading: _Reading, cluster: str, job: str, seen_at: float, attempt: int | None, rank_nodes: Mapping[int, str]
+) -> Evidence:
+    root = reading.root or {}
+    rank = int(root["rank"]) if re.fullmatch(r"\d{1,6}", root.get("rank", "")) else None
+    node = rank_nodes.get(rank) if rank is not None else None
+    if node is None and root.get("host") in rank_nodes.values():
+        node = root.get("host")
+    detail = f"torchelastic's root cause: rank {root.get('rank', '?')} ended with {root['exitcode']}"
+    detail += f" on {root.get('host', 'an unnamed host')}"
+    return Evidence(
+        source=Source.JOB,
+        kind=Kind.JOB_EXIT,
+        cluster=cluster,
+        node=node,
+        job=job,
+        code=root["exitcode"][:20],
+        seen_at=seen_at,
+        detail=clean(detail)[:DETAIL],
+        raw_hash=digest(f"{attempt}|{detail}"),
+        stamp=float(reading.root_at),
+        rank=rank,
+    )
 
 
 def _evidence(

@@ -323,7 +323,8 @@ def _job_end(e: Evidence, tables: Tables) -> Reading:
         return informational(e, "requeued_by_person", "a requeue by a person", "their order")
     reason, exit_row = tables.reason("job", code), tables.exit(code)
     if reason is not None:
-        minor, tier = 2, _RECORD_TIERS[reason.fault]
+        minor = 4 if reason.fault is FaultClass.UNKNOWN else 2  # an exit code says more than "it failed"
+        tier = _RECORD_TIERS[reason.fault]
         rule, title, fault, rung = f"reason:{reason.reason}", reason.title, reason.fault, reason.first_rung
     elif exit_row is not None:
         minor, tier = 3, Tier.SECONDARY if exit_row.secondary else _EXIT_TIERS[exit_row.fault]

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.faults.exits import exit_evidence
 from fleet.model import NativeJob, Phase
-from tests.faults.making import NOW
+from tests.faults.making import NOW, judge
 
 
 def native(phase: Phase, **fields: Any) -> NativeJob:
@@ -22,6 +22,8 @@ def native(phase: Phase, **fields: Any) -> NativeJob:
         (native(Phase.FAILED, exit_code=0, exit_signal=64), ["SIGRTMAX"]),
         (native(Phase.FAILED, exit_code=0, exit_signal=99), ["227"]),
         (native(Phase.FAILED, exit_code=0, exit_signal=125, reason="OutOfMemory"), ["OutOfMemory", "OUT_OF_MEMORY"]),
+        (native(Phase.FAILED, exit_code=139, reason="Error"), ["139"]),
+        (native(Phase.FAILED, exit_code=137, reason="OOMKilled"), ["OOMKilled", "137"]),
         (native(Phase.FAILED, reason="None"), ["FAILED"]),
         (native(Phase.FAILED, exit_code=0, exit_signal=0, reason="BootFail"), ["BootFail", "FAILED"]),
         (native(Phase.NODE_LOST, exit_code=0, exit_signal=15, reason="NodeDown"), ["NODE_FAIL"]),
@@ -52,3 +54,16 @@ def test_two_readings_of_one_end_are_one_piece_and_two_attempts_are_two() -> Non
     again = exit_evidence(native(Phase.FAILED, exit_code=1), "j", NOW + 5)[0]
     later = exit_evidence(native(Phase.FAILED, exit_code=1, restarts=1), "j", NOW + 5)[0]
     assert first.key == again.key != later.key
+
+
+@pytest.mark.parametrize(
+    ("job", "rule"),
+    [
+        (native(Phase.FAILED, exit_code=139, reason="BackoffLimitExceeded"), "exit:139"),
+        (native(Phase.FAILED, exit_code=137, reason="OOMKilled"), "reason:OOMKilled"),
+        (native(Phase.FAILED, exit_code=1, reason="Evicted"), "reason:Evicted"),
+        (native(Phase.FAILED, exit_code=127, reason="PodFailurePolicy"), "exit:127"),
+    ],
+)
+def test_of_a_reason_and_a_code_the_one_that_says_more_decides(job: NativeJob, rule: str) -> None:
+    assert judge(*exit_evidence(job, "train-7", NOW)).rule == rule

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fleet.faults.evidence import Evidence, Kind, Source
+from fleet.faults.evidence import Evidence, FaultClass, Kind, Source
 from fleet.faults.job_log import parse_job_log
 from fleet.faults.tables import load_tables
-from tests.faults.making import NOW, log, traceback
+from tests.faults.making import NOW, judge, log, traceback
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.1 GiB"
@@ -223,6 +223,54 @@ def test_text_bytes_and_lines_read_alike() -> None:
     as_lines = parse_job_log(text.splitlines(), cluster="alpha", job="j", seen_at=NOW)
     assert one_text == as_bytes == as_lines
     assert len(one_text) == 1
+
+
+SUMMARY = """\
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-01-02_03:04:05
+  host      : alpha3
+  rank      : 9 (local_rank: 1)
+  exitcode  : -15 (pid: 4712)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 4712
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-01-02_03:04:04
+  host      : alpha2
+  rank      : 3 (local_rank: 3)
+  exitcode  : {code} (pid: 4711)
+  error_file: <N/A>
+  traceback : {said}
+============================================================"""
+
+
+def test_the_root_cause_of_torchelastics_summary_is_told_with_rank_and_node() -> None:
+    lines = SUMMARY.format(code=-9, said="Signal 9 (SIGKILL) received by PID 4711").split("\n")
+    found = parse_job_log(lines, cluster="alpha", job="j", seen_at=NOW, rank_nodes={3: "alpha2", 9: "alpha3"})
+    assert [(e.kind, e.code, e.rank, e.node) for e in found if e.kind is Kind.JOB_EXIT] == [
+        (Kind.JOB_EXIT, "-9", 3, "alpha2")
+    ]
+    verdict = judge(*found)
+    assert (verdict.fault, verdict.rule) == (FaultClass.UNKNOWN, "secondary_only")
+
+
+def test_a_traceback_beats_the_exit_code_of_the_summary() -> None:
+    lines = [
+        *traceback("KeyError: 'x'", rank=3),
+        *SUMMARY.format(code=1, said="To enable traceback see x").split("\n"),
+    ]
+    verdict = judge(*log(*lines))
+    assert (verdict.fault, verdict.rule) == (FaultClass.USER, "text:python_deterministic")
+
+
+def test_a_summary_that_is_cut_off_tells_no_exit() -> None:
+    cut = SUMMARY.split("  exitcode  : {code}")[0]
+    assert [e.kind for e in log(*cut.split("\n")) if e.kind is Kind.JOB_EXIT] == []
 
 
 def test_every_row_of_the_table_is_shown_by_a_line_of_these_tests() -> None:
