@@ -13,8 +13,8 @@ _PLACE = re.compile(r"\(GPC (\d{1,3}), TPC (\d{1,3})(?:, SM \d{1,3})?\)")
 _LINK_EVENT = re.compile(r"NETIR_LINK_EVT.{0,120}?\(0x([0-9a-fA-F]{1,8})\b")
 _WORDS = r"(0x[0-9a-fA-F]{1,8}(?:,? 0x[0-9a-fA-F]{1,8}){0,15})"
 _NVLINK5 = re.compile(
-    r"\b([A-Z][A-Z0-9]{1,10}_[A-Z0-9_]{1,24})\s{1,8}([A-Z][a-z-]{2,12})\s{1,8}XC(-?\d{1,4})\s{1,4}i(-?\d{1,4})\s{1,4}"
-    rf"Link\s{{1,4}}(-?\d{{1,4}})\s{{0,4}}\({_WORDS}\)"
+    r"\b([A-Z][A-Z0-9_]{2,35})\s{1,8}([A-Z][a-z-]{2,12})\s{1,8}XC ?(-?\d{1,4})\s{1,4}i ?(-?\d{1,4})"
+    rf"\s{{1,4}}Link\s{{1,4}}(-?\d{{1,4}})\s{{0,4}}[\[(]{_WORDS}[\])]"
 )
 _REGISTERS = re.compile(rf"NVLink: .{{0,80}}?\blink (-?\d{{1,4}})\s{{0,4}}\({_WORDS}\)")
 _SEVERITY = re.compile(r"(?<![\w-])(Non-fatal|Fatal|Severity\s{1,3}(\d{1,3}))\b", re.IGNORECASE)

@@ -91,6 +91,7 @@ SHAPES = [
 ]
 PREFIXES = [
     "",
+    "[  +0.000002] ",
     "[   12.345678] ",
     "[ 7812.345678][  T431] ",
     "<4>[   12.345678] ",
@@ -246,6 +247,9 @@ def test_the_words_of_an_nvlink_5_line_are_read_with_runs_of_spaces_and_an_unkno
     assert found.words == (0x00A046C6, 0, 0x12345678, 0, 0, 0)
     assert found.down_reason == link_down_reason(e.detail) == 0x0A
     assert nvlink_event(f"{X}149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x00a0") is None
+    other = nvlink_event(f"{X}149, NETIR_LINK_EVT Nonfatal XC 1 i 2 Link 01 [0x025001c6]")
+    assert other is not None
+    assert (other.severity, other.link, other.down_reason) == ("Nonfatal", 1, 0x25)
 
 
 def test_the_register_words_of_an_xid_74_are_counted_from_one() -> None:

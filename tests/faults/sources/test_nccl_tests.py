@@ -53,6 +53,14 @@ def test_results_that_were_not_checked_are_counted_and_not_wrong() -> None:
     assert found.dropped["a size whose results were not checked"] == 2
 
 
+def test_words_of_nccl_and_of_the_launcher_between_the_rows_do_no_harm() -> None:
+    noisy = run().replace(
+        LARGE.format(0, 0), f"a:1:2 [0] NCCL INFO Channel 00/0\nb:1:2 [0] NCCL WARN x\n{LARGE.format(0, 0)}"
+    )
+    assert [(e.kind, e.value) for e in read(noisy).evidence] == [(Kind.MEASURED, 470.8)]
+    assert read(noisy).dropped["no row of results"] == 2
+
+
 def in_json(*wrong: int, **more: Any) -> str:
     sizes = [
         {
