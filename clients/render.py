@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clients.output import clean
-from clients.shapes import Description, DryRun, OpenQuestion, RunRow, Why
+from clients.shapes import Description, DryRun, LemonRow, OpenQuestion, RunRow, Why
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.ledger import Ledger
 from fleet.people import Question
@@ -80,6 +80,20 @@ def question_table(questions: Sequence[OpenQuestion]) -> Table:
             cell(question.default),
             cell(f"in {lasting(max(0.0, question.expires_at - time.time()))}"),
             cell(age(question.asked_at)),
+        )
+    return made
+
+
+def lemon_table(rows: Sequence[LemonRow]) -> Table:
+    made = table("NAME", "NODE", "POINTS", "WHY", "STATE", "AGE")
+    for row in rows:
+        made.add_row(
+            cell(row.subject),
+            cell(f"{row.cluster}/{row.node}" if row.gpu else ""),
+            cell(f"{row.score:g}"),
+            cell(row.text.partition(": ")[2]),
+            cell("; ".join(filter(None, ("out" if row.out else "", row.answer)))),
+            cell(age(row.last_at)),
         )
     return made
 

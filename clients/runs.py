@@ -24,6 +24,7 @@ KINDS = {
     "ask": Runbook.ASK,
     "watch": Runbook.WATCH,
     "guard": Runbook.GUARD,
+    "lemons": Runbook.LEMONS,
 }
 """Words of `runbook list --kind`."""
 FOLLOW_EVERY = 1.0

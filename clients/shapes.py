@@ -15,7 +15,7 @@ class RunRow(Value):
 
     id: str
     kind: str
-    """job, restart, failover, node, ask, watch or guard."""
+    """job, restart, failover, node, ask, watch, guard or lemons."""
     status: str
     """running, completed, failed, cancelled, terminated or timed_out."""
     cluster: str = ""
@@ -118,6 +118,27 @@ class DryRun(Value):
     policy_hash: str = ""
     steps: tuple[PlannedStep, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class LemonRow(Value):
+    """One node or GPU of `runbook lemons`."""
+
+    subject: str
+    """CLUSTER/NODE, or the GPU's uuid."""
+    cluster: str
+    node: str
+    """Itself, or where the GPU is now."""
+    gpu: str | None = None
+    score: float
+    strikes: int
+    """On its record in the last 28 days."""
+    last_at: float
+    text: str
+    """Which signals stand out, by how much, and what was not counted."""
+    out: bool
+    """The node takes no work now."""
+    answer: str = ""
+    """What a person said about just this record."""
 
 
 class EvidenceSent(Value):

@@ -34,6 +34,10 @@ def guard_workflow_id(scope: str) -> str:
     return f"guard/{scope}"
 
 
+LEMONS = "lemons"
+"""Id of the schedule of `FindLemons`; its runs are `lemons-<time>`, for Temporal adds the time."""
+
+
 def ui_page(ui: str, namespace: str, workflow_id: str) -> str:
     """Address of a runbook in Temporal's UI at `ui` (scheme, host and port)."""
     return f"{ui}/namespaces/{namespace}/workflows/{workflow_id.replace('/', '%2F')}"

@@ -2,8 +2,8 @@
 
 Seven signals (arXiv 2410.21680, section on lemon nodes), counted for each node and each GPU uuid. That paper's
 thresholds are not published and were set by hand on one fleet's distribution; here a value stands out when it is
-above the fleet's own quantile, and when its strikes are a day apart or more, for one bad night is an incident and has its
-repair.
+above the fleet's own quantile, and when its strikes are a day apart or more, for one bad night is an incident and has
+its repair.
 """
 
 import math
@@ -159,7 +159,7 @@ def find_lemons(
             lambda _, own: rate.of(own, _runs_beside(own, run_count)),
             rate.expected,
         )
-        if (place := places.now(gpu)) is not None and place in today
+        if (place := places.of(gpu)) is not None and place in today
     ]
     return tuple(sorted(found, key=lambda lemon: (-lemon.score, -lemon.last_at, lemon.subject)))
 
@@ -234,14 +234,14 @@ class _Places:
         for sightings in self._seen.values():
             sightings.sort()
 
-    def now(self, gpu: str) -> Place | None:
+    def of(self, gpu: str) -> Place | None:
         """Where it is as far as known; None when it was taken out and not seen since."""
         at, place = self._seen[gpu][-1]
         return None if any(i.at > at and gpu not in i.gpus for i in self._lists[place]) else place
 
     def left_at(self, gpu: str, place: Place) -> float | None:
         """When it was first known to have left the place for good; None while it is there."""
-        if self.now(gpu) == place:
+        if self.of(gpu) == place:
             return None
         last_here = max((at for at, where in self._seen[gpu] if where == place), default=-math.inf)
         gone = [at for at, where in self._seen[gpu] if at > last_here and where != place]

@@ -251,6 +251,9 @@ class Limits(Strict):
     settle: Duration = 15.0
     """How long a node's daemon must answer steadily before it counts as proof, after the scheduler itself ended the
     attempt. Default 15s: a thawed slurmd killed its stale ranks 2.3 s after coming back (measured), times six."""
+    lemon_quantile: Percent = 99.0
+    """A node or a GPU stands out in a signal when so many of the others have no more of it. Default 99%: lemons were
+    1.2% of a fleet's nodes and touched 13% of its jobs (arXiv 2410.21680); lower finds more, and more wrong ones."""
     stall_after: Duration = 1800.0
     """No new training step for this long is a stall. Default 30m: a collective alone may wait that long (Unicron)."""
 
@@ -258,6 +261,30 @@ class Limits(Strict):
     def _fits_together(self) -> Self:
         if self.nodes_out_percent == 0 and self.nodes_out > 0:
             raise ValueError('nodes_out_percent "0%" lets no node out; to mean that, set nodes_out: 0 too')
+        return self
+
+
+LEAST_KEPT = 28 * 86400.0
+"""Lemons are judged by four weeks; less kept would forget what is counted."""
+
+
+class Keep(Strict):
+    """How long the history store keeps things. Nothing that an open runbook needs is forgotten, whatever its age."""
+
+    evidence: Duration = 90 * 86400.0
+    """What was seen. Default 90d: a quarter, for an RMA that the vendor asks about."""
+    reports: Duration = 365 * 86400.0
+    """Finished reports and verdicts. Default 365d, the longest: last year's figures are asked for."""
+    specs: Duration = 365 * 86400.0
+    """Scripts and specs of jobs. Default 365d, as for reports."""
+    record: Duration = 90 * 86400.0
+    """Strikes, runs and figures of nodes and GPUs. Default 90d: lemons are judged by 28d, baselines by a quarter."""
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        for name in type(self).model_fields:
+            if getattr(self, name) < LEAST_KEPT:
+                raise ValueError(f"{name} must be at least 28d: lemons are judged by four weeks")
         return self
 
 
@@ -399,6 +426,8 @@ class Policy(Strict):
     store: Annotated[str, AfterValidator(words.store_url)] | None = None
     """History store, `sqlite:///FILE` or `postgresql://USER@HOST/DATABASE`; a relative file (three slashes) lies in
     the folder of `fleet.yaml`. Default: a file in the state folder of whoever runs the worker."""
+    keep: Keep = Keep()
+    """How long the history store keeps things."""
     overrides: Annotated[tuple[Override, ...], AfterValidator(_different_rows)] = ()
     """Catalogue rows changed for this fleet. Default none."""
 

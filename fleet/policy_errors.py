@@ -39,6 +39,7 @@ _KINDS: Mapping[str, type[BaseModel]] = {
 }
 _SECTIONS: Mapping[str, type[BaseModel]] = {
     "limits": policy.Limits,
+    "keep": policy.Keep,
     "approvers": policy.Approver,
     "notify": policy.Notify,
     "overrides": policy.Override,

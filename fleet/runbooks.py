@@ -25,6 +25,7 @@ class Runbook(StrEnum):
     ASK = "AskHuman"
     WATCH = "WatchCluster"
     GUARD = "GuardCluster"
+    LEMONS = "FindLemons"
 
 
 REFUSED = "Refused"
@@ -175,6 +176,10 @@ class HealRequestNote(Value):
     verdict: Verdict | None = None
     fence_for: str | None = None
     by: str = ""
+
+
+class LemonsInput(Value):
+    """The fleet is read anew at each run."""
 
 
 class HealInput(Value):

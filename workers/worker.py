@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -10,7 +11,17 @@ from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleAlreadyRunningError,
+    ScheduleCalendarSpec,
+    ScheduleOverlapPolicy,
+    SchedulePolicy,
+    ScheduleRange,
+    ScheduleSpec,
+)
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.worker import Interceptor, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -18,6 +29,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.backends.factory import make_backend
 from activities.control import ControlActivities
 from activities.jobs import JobActivities
+from activities.lemons import LemonControlActivities, LemonNodeActivities
 from activities.nodes import NodeActivities
 from activities.registry import implementations
 from activities.runtime import Runtime
@@ -27,8 +39,8 @@ from activities.watching import WatchActivities
 from activities.waves import WaveControlActivities, WaveNodeActivities
 from clients.embedded import running
 from fleet import attributes
-from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, guard_workflow_id, watch_workflow_id
-from fleet.runbooks import GuardInput, Runbook, WatchInput
+from fleet.identity import LEMONS, RUNBOOKS_QUEUE, cluster_queue, guard_workflow_id, watch_workflow_id
+from fleet.runbooks import GuardInput, LemonsInput, Runbook, WatchInput
 from workflows.all import ALL
 from workflows.base import Abandoned, StepFailed
 
@@ -40,6 +52,8 @@ GRACE = timedelta(seconds=5)
 """How long running steps may finish when the worker is asked to stop."""
 STOP_LIMIT = 30.0
 """Seconds after which a stopping worker is not waited for any more."""
+LEMONS_AT = 10
+"""Hour of the day, UTC, of the search for lemons."""
 SLOTS = 200
 """Activities at once per queue: they wait for clusters, they do not compute."""
 
@@ -87,6 +101,7 @@ def make_workers(
                 activities=[
                     *implementations(ControlActivities(runtime)),
                     *implementations(WaveControlActivities(runtime)),
+                    *implementations(LemonControlActivities(runtime)),
                 ],
                 workflow_runner=SandboxedWorkflowRunner(
                     restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)
@@ -104,6 +119,7 @@ def make_workers(
         NodeActivities(runtime),
         WatchActivities(runtime),
         WaveNodeActivities(runtime),
+        LemonNodeActivities(runtime),
     )
     made.extend(
         Worker(
@@ -145,6 +161,25 @@ async def start_watching(client: Client, clusters: Sequence[str]) -> None:
         )
 
 
+async def schedule_lemons(client: Client) -> None:
+    """The daily search; one that a person has changed or paused stays as it is.
+
+    In the working day of most: what took weeks wakes nobody at night.
+    """
+    search = ScheduleActionStartWorkflow(
+        Runbook.LEMONS,
+        LemonsInput(),
+        id=LEMONS,
+        task_queue=RUNBOOKS_QUEUE,
+        static_summary="nodes and GPUs that come back with trouble",
+        typed_search_attributes=typed({attributes.STEP: "starting", attributes.NEEDS_HUMAN: False}),
+    )
+    daily = ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=[ScheduleRange(LEMONS_AT)])])
+    policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=timedelta(hours=12))
+    with contextlib.suppress(ScheduleAlreadyRunningError):
+        await client.create_schedule(LEMONS, Schedule(action=search, spec=daily, policy=policy))
+
+
 async def run_worker(
     runtime: Runtime,
     clusters: Sequence[str],
@@ -166,6 +201,7 @@ async def run_worker(
             await running.enter_async_context(worker)
         if runbooks:
             await start_watching(runtime.client, clusters)
+            await schedule_lemons(runtime.client)
         log.info("worker is ready", clusters=list(clusters), runbooks=runbooks)
         await stop.wait()
         log.info("worker stops; running steps may finish")

@@ -4,8 +4,9 @@ from workflows.ask import AskHuman
 from workflows.failover import FailoverInCluster
 from workflows.guard import GuardCluster
 from workflows.heal import HealNode
+from workflows.lemons import FindLemons
 from workflows.restart import RestartInPlace
 from workflows.supervise import SuperviseJob
 from workflows.watch import WatchCluster
 
-ALL = (SuperviseJob, RestartInPlace, FailoverInCluster, HealNode, AskHuman, WatchCluster, GuardCluster)
+ALL = (SuperviseJob, RestartInPlace, FailoverInCluster, HealNode, AskHuman, WatchCluster, GuardCluster, FindLemons)

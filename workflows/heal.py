@@ -227,7 +227,7 @@ class HealNode(Evacuation):
         """The rung of the verdict. Requested is not done: proof is a newer boot."""
         rung = self.verdict.first_rung if self.verdict else "reboot"
         if rung == "person":
-            await self.hand_over("the catalogue says that a person must repair this")
+            await self.hand_over("its verdict says that a person must repair this")
         if self.result or (rung == "none" and not self.powered_off):
             return
         self.at("reboot", waits="a newer boot", then="check")

@@ -1,4 +1,4 @@
-"""`start heal`, `evidence`, `why`."""
+"""`start heal`, `evidence`, `why`, `lemons`."""
 
 import sys
 from pathlib import Path
@@ -110,6 +110,26 @@ def why(node: str, /, *, fleet: Fleet = None, common: Common = COMMON) -> int:
     async def work(client: "Client") -> int:
         said = await nodes.why(client, node, found)
         screen.one(said, name=said.verdict.rule if said.verdict else "", page=render.why_page(said))
+        return 0
+
+    return run(common, work)
+
+
+def lemons(*, common: Common = COMMON) -> int:
+    """List nodes and GPUs that came back with trouble over 28 days, more than the fleet has; worst first.
+
+    The runbook FindLemons proposes their quarantine once a day; this only looks.
+    """
+    from clients import lemons as lemon
+    from clients import render
+
+    screen = common.screen
+
+    async def work(client: "Client") -> int:
+        rows, failed = await lemon.lemons(client)
+        screen.rows(rows, [row.subject for row in rows], render.lemon_table(rows), empty="no lemons")
+        for why_not in failed.values():
+            screen.note(why_not)
         return 0
 
     return run(common, work)

@@ -8,9 +8,11 @@ import time
 import httpx2
 import pytest
 
+from activities.store import HistoryStore, sqlite_url
 from clients.commands.runs import CANCEL_WAIT
 from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.orders import JobSpec
+from fleet.strikes import Strike, StrikeKind
 from tests.clients.stage import XID_79, Invoke, Ran, Stage, process
 from tests.temporal.waiting import wait
 
@@ -518,3 +520,28 @@ def test_without_a_worker_the_missing_one_is_named_and_what_the_server_knows_is_
         stage.start_worker()
     assert "nobody takes it" not in " ".join(view(invoke, job)["story"])
     wait(lambda: "cancelled" in invoke("list", "--all", "--kind", "watch", "--cluster", "beta").out, 30)
+
+
+# -- lemons
+
+
+def test_lemons_are_listed_with_what_stands_out(stage: Stage, invoke: Invoke) -> None:
+    none = invoke("lemons", "-o", "json")
+    assert (none.code, none.json) == (0, []), none
+    store = HistoryStore(sqlite_url(stage.home / "history.sqlite"))
+    kind, now = StrikeKind.SINGLE_NODE_FAIL, time.time()
+    store.add_strikes(
+        Strike(kind=kind, cluster="beta", node="beta4", at=now - days * 86400, source=str(days)) for days in (1, 5)
+    )
+    store.close()
+    (row,) = invoke("lemons", "-o", "json").json
+    assert (row["subject"], row["node"], row["gpu"], row["strikes"], row["out"]) == (
+        "beta/beta4",
+        "beta4",
+        None,
+        2,
+        False,
+    )
+    assert invoke("lemons", "-o", "name").out == "beta/beta4\n"
+    table = invoke("lemons").out
+    assert "single-node jobs ended 2 (fleet 0)" in " ".join(table.split())

@@ -61,6 +61,8 @@ def question(*options: Choice, default: Choice = Choice.DENY) -> Question:
         ("node/alpha/alpha1", "node/alpha/alpha1"),
         ("guard/fleet", "guard/fleet"),
         ("watch/alpha", "watch/alpha"),
+        ("lemons-2026-12-01T10:00:00Z/ask/1", "lemons-2026-12-01T10:00:00Z/ask/1"),
+        ("lemons-2026", "job/lemons-2026"),
     ],
 )
 def test_a_subject_is_a_job_a_node_or_a_whole_id(text: str, identity: str) -> None:

@@ -20,6 +20,7 @@ MODELS: list[type[BaseModel]] = [
     policies.SimCluster,
     policies.KubernetesCluster,
     policies.PowerHook,
+    policies.Keep,
     policies.Limits,
     policies.Approver,
     policies.Notify,
@@ -148,7 +149,8 @@ def test_every_setting_has_its_docstring_and_its_row_on_the_page(model: type[Bas
 
 def test_the_page_states_the_defaults_in_force() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    for name, value in Policy.model_validate_json(policy().model_dump_json()).limits.model_dump(mode="json").items():
+    read = Policy.model_validate_json(policy().model_dump_json())
+    for name, value in (read.limits.model_dump(mode="json") | read.keep.model_dump(mode="json")).items():
         shown = ", ".join(value) if isinstance(value, list) else str(value)
         row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
         assert f"| {shown} |" in row, f"{name} is {shown}, the page says: {row}"

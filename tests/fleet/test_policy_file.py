@@ -109,6 +109,9 @@ def test_defaults_need_two_lines() -> None:
     assert (limits.drain_deadline, limits.question_expiry) == (7200.0, 14400.0)
     assert (limits.settle, limits.stall_after) == (15.0, 1800.0)
     assert (policy.approvers, policy.notify, policy.store, policy.overrides) == ((), None, None, ())
+    day = 86400.0
+    assert (policy.keep.evidence, policy.keep.record) == (90 * day, 90 * day)
+    assert (policy.keep.reports, policy.keep.specs, limits.lemon_quantile) == (365 * day, 365 * day, 99.0)
 
 
 def test_aliases_are_followed() -> None:
@@ -140,9 +143,9 @@ LIMITS = (
     "nodes_out, nodes_out_percent, wave_from, nodes_isolated, nodes_isolated_percent, in_place_tries, "
     "in_place_delays, in_cluster_tries, across_tries, early_failure, "
     "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, drain_deadline, question_expiry, settle, "
-    "stall_after"
+    "lemon_quantile, stall_after"
 )
-TOP = "version, clusters, limits, modes, approvers, notify, store, overrides"
+TOP = "version, clusters, limits, modes, approvers, notify, store, keep, overrides"
 STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, failover_in_cluster, adopt"
 
 
@@ -297,6 +300,8 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
         ("sqlite:///history.sqlite", "postgresql://u@h:port/d", "27: store: is no URL; write postgresql://USER@HOST/DATABASE"),
         ("sqlite:///history.sqlite", "postgresql://u:s3cr3t@h/d", "27: store: holds a password; it goes into a password file (PGPASSFILE) of the worker's user"),
         ("sqlite:///history.sqlite", "postgresql:///d?Password=s3cr3t", "27: store: holds a password; it goes into a password file (PGPASSFILE) of the worker's user"),
+        ("overrides:\n", "keep: {record: 27d}\noverrides:\n", "28: keep: record must be at least 28d: lemons are judged by four weeks"),
+        ("overrides:\n", "keep: {strikes: 90d}\noverrides:\n", "28: unknown key 'strikes' under keep; allowed: evidence, reports, specs, record"),
         ("xid: 63", "xid: 0", "29: overrides[0].xid: is the number 0; it must be at least 1"),
         ("xid: 63", "sxid: 63, xid: 63", "29: overrides[0]: give exactly one of xid, sxid, recovery_action, dcgm_error, "
          "gpu_field, exit_code, log_text, kernel_text, job_reason, node_reason, node_condition, not 2"),
