@@ -2,7 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import contextlib
 import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -23,6 +22,7 @@ from temporalio.client import (
     ScheduleSpec,
 )
 from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError
 from temporalio.worker import Interceptor, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -176,8 +176,12 @@ async def schedule_lemons(client: Client) -> None:
     )
     daily = ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=[ScheduleRange(LEMONS_AT)])])
     policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=timedelta(hours=12))
-    with contextlib.suppress(ScheduleAlreadyRunningError):
+    try:
         await client.create_schedule(LEMONS, Schedule(action=search, spec=daily, policy=policy))
+    except ScheduleAlreadyRunningError:
+        pass
+    except RPCError as error:  # a namespace without the right to make schedules still heals its nodes
+        log.error("the daily search for lemons could not be scheduled", error=error.message)
 
 
 async def run_worker(
