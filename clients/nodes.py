@@ -17,7 +17,9 @@ from clients.fleet_file import checked_cluster
 from clients.names import node_ref
 from clients.shapes import EvidenceSent, Started, Why
 from fleet.faults.evidence import Culprit, Evidence, FaultClass, Verdict
-from fleet.faults.parse import Parsed, parse_any
+from fleet.faults.inputs import read_of_node
+from fleet.faults.tables import load_tables
+from fleet.faults.texts import Origin, Parsed
 from fleet.identity import RUNBOOKS_QUEUE, node_workflow_id, watch_workflow_id
 from fleet.model import NodeFacts
 from fleet.policy import Policy
@@ -100,7 +102,8 @@ async def send_evidence(client: Client, text: str, raw: bytes, policy: Policy | 
 
 
 def _parsed(raw: bytes, cluster: str, node: str, boot: str | None) -> Parsed:
-    return parse_any(raw, cluster=cluster, node=node, seen_at=time.time(), boot=boot)
+    origin = Origin(cluster=cluster, node=node, seen_at=time.time(), boot=boot)
+    return read_of_node(raw, origin, load_tables())
 
 
 def _parsed_by_node(raw: bytes, cluster: str, seen: wave_api.NodesSeen) -> Parsed:

@@ -57,14 +57,15 @@ def evidence(
     fleet: Fleet = None,
     common: Common = COMMON,
 ) -> int:
-    """Hand in what was seen on a node: a kernel log, or evidence as JSON. It is judged; it orders nothing.
+    """Hand in what was seen on a node. It is judged; it orders nothing.
 
     Parameters
     ----------
     node
         CLUSTER/NODE; CLUSTER alone for a log of many nodes, each line with its node's name (a central syslog).
     file
-        Text file, or `-` for standard input.
+        A kernel log, a report of DCGM or nccl-tests, metrics of dcgm-exporter, node conditions, events of NVSentinel,
+        or evidence as JSON; `-` for standard input.
     """
     from clients import nodes
     from clients.fleet_file import policy

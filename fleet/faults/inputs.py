@@ -118,3 +118,15 @@ def read_input(raw: str | bytes, origin: Origin, tables: Tables, kind: str | Non
     parsed = INPUTS[named].read(raw, origin, tables)
     told = tuple(e.model_copy(update={"node": e.node or None, "job": e.job or None}) for e in parsed.evidence)
     return named, parsed.model_copy(update={"evidence": told})
+
+
+OF_A_NODE = frozenset({"dcgm_diag", "dcgm_metrics", "nccl_tests", "node_problems", "nvsentinel"})
+"""Kinds that are about a node alone, beside its kernel log and evidence as JSON."""
+
+
+def read_of_node(raw: str | bytes, origin: Origin, tables: Tables) -> Parsed:
+    """What a text says about one node: a report or metrics that are recognised, else a kernel log or evidence."""
+    kind = recognise(raw)
+    if kind in OF_A_NODE:
+        return read_input(raw, origin, tables, kind)[1]
+    return parse_any(raw, cluster=origin.cluster, node=origin.node or "", seen_at=origin.seen_at, boot=origin.boot)

@@ -9,7 +9,7 @@ import pytest
 from fleet.errors import InvalidInputError
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Evidence, FaultClass, Kind
-from fleet.faults.inputs import INPUTS, read_input, recognise
+from fleet.faults.inputs import INPUTS, OF_A_NODE, read_input, read_of_node, recognise
 from fleet.faults.texts import Origin
 from tests.faults.making import NOW, TABLES, judge, kernel, xid
 from tests.faults.samples import FLIGHT, IN_JSON, SAMPLES
@@ -81,6 +81,20 @@ def test_a_bad_text_ends_as_unknown_or_is_dropped_with_a_counted_reason(kind: st
     assert verdict.fault is FaultClass.UNKNOWN
     logs = {"kernel_log", "job_log", "evidence"}  # a line that says nothing is no fault of a log
     assert any(e.kind is Kind.UNREADABLE for e in parsed.evidence) or (kind in logs and not parsed.evidence)
+
+
+@pytest.mark.parametrize("kind", ["kernel_log", "evidence", *sorted(OF_A_NODE)])
+def test_what_is_about_a_node_is_read_for_it_whatever_its_kind(kind: str) -> None:
+    told = read_of_node(SAMPLES[kind], ORIGIN, TABLES).evidence
+    assert told
+    assert {e.node for e in told} == {"alpha2"}
+    assert not [e for e in told if e.kind is Kind.UNREADABLE]
+
+
+@pytest.mark.parametrize("kind", ["slurm", "job_log", "flight_recorder", "elastic_error"])
+def test_what_is_about_a_job_is_no_evidence_about_a_node(kind: str) -> None:
+    told = read_of_node(SAMPLES[kind], ORIGIN, TABLES).evidence
+    assert {e.kind for e in told} <= {Kind.UNREADABLE}
 
 
 # -- clocks, order, repeats, boots
