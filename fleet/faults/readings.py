@@ -4,11 +4,13 @@ import re
 from dataclasses import replace
 
 from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
+from fleet.faults.link_readings import by_registers
 from fleet.faults.reading import NOBODY, Reading, Tier, blamed, informational, own_words
 from fleet.faults.row_readings import dcgm_error, flight_record, gpu_field, kernel_text, measured
 from fleet.faults.tables import ReasonRow, Rung, Tables, XidRow
 from fleet.faults.xid_text import (
     link_down_reason,
+    link_registers,
     named_xid,
     needs_reset,
     nvsentinel_xid,
@@ -110,6 +112,8 @@ def _decoded(plain: Reading, tables: Tables, xid: int) -> Reading:
         return _by_flags(plain, reset=reset)
     if xid == 154 and (action := recovery_action(detail)) is not None:
         return _by_recovery(plain, tables, action)
+    if xid == 74 and (registers := link_registers(detail)) is not None:
+        return by_registers(plain, tables, registers)
     if xid == 149 and (reason := link_down_reason(detail)) is not None:
         return _by_link_reason(plain, reason)
     return plain

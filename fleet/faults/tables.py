@@ -71,6 +71,18 @@ class RecoveryRow(Row):
     first_rung: Rung
 
 
+class LinkBitRow(Row):
+    """One bit of the register words of an XID 74 (NVLink 4 and older)."""
+
+    word: int = Field(ge=1, le=7)
+    """Counted from 1, as in NVIDIA's rules."""
+    bit: int = Field(ge=0, le=31)
+    effect: Literal["own", "peer", "fabric"]
+    """`own`: this GPU or its side of the link. `peer`: another device failed. `fabric`: so did it, and all need a
+    reset."""
+    first_rung: Rung
+
+
 class ExitRow(Row):
     """One exit code and, where it stands for one, its signal (`-` for none)."""
 
@@ -183,6 +195,7 @@ class Tables:
     dcgm: Mapping[str, DcgmRow]
     fields: Mapping[str, FieldRow]
     kernel_texts: Mapping[str, KernelTextRow]
+    link_bits: Mapping[tuple[int, int], LinkBitRow]
     version: str
 
     def with_overrides(self, overrides: "Iterable[OverrideLike]") -> "Tables":
@@ -241,6 +254,7 @@ def build_tables(texts: Mapping[str, str]) -> Tables:
         dcgm=_rows("dcgm_errors.csv", texts, DcgmRow, lambda row: row.error),
         fields=_rows("gpu_fields.csv", texts, FieldRow, lambda row: row.field),
         kernel_texts=_rows("kernel_text.csv", texts, KernelTextRow, lambda row: row.id),
+        link_bits=_rows("nvlink_bits.csv", texts, LinkBitRow, lambda row: (row.word, row.bit)),
         version=digest(*(texts[name] for name in FILES)),
     )
 
@@ -256,6 +270,7 @@ FILES = (
     "dcgm_errors.csv",
     "gpu_fields.csv",
     "kernel_text.csv",
+    "nvlink_bits.csv",
 )
 """The catalogue's files, in the order in which its version counts them."""
 

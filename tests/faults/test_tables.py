@@ -71,6 +71,7 @@ def test_every_row_cites_its_source() -> None:
         t.dcgm,
         t.fields,
         t.kernel_texts,
+        t.link_bits,
     ):
         assert all(row.source.strip() and row.title.strip() for row in group.values())
 
