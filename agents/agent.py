@@ -9,6 +9,7 @@ import contextlib
 import logging
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +78,7 @@ class Agent:
         self._fresh = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
         self._failed = asyncio.Event()
+        self._held: deque[XidEvent] = deque()
 
     async def run(self) -> None:
         """For ever. A part that fails by itself ends the whole, loudly: the service manager starts it again."""
@@ -87,6 +89,8 @@ class Agent:
                 parts.create_task(self._keep_sending())
         finally:
             self._flush()
+            while self._held:
+                self._let_go()
             self.spool.add(memo=self.kernel.memo())
             self.spool.close()
 
@@ -145,14 +149,18 @@ class Agent:
 
     def _heard(self, heard: Heard) -> None:
         if isinstance(heard, XidEvent):
-            asyncio.get_running_loop().call_later(XID_HOLD, self._xid, heard)
+            self._held.append(heard)
+            asyncio.get_running_loop().call_later(XID_HOLD, self._let_go)
             return
         self._tell(self.gpus.heard(heard, time.monotonic(), time.time()))
 
-    def _xid(self, event: XidEvent) -> None:
-        """The kernel's own line for it says more, and is told already if it can be read at all."""
+    def _let_go(self) -> None:
+        """The kernel's own line for an event says more, and is told already if it can be read at all."""
+        if not self._held:
+            return
+        event = self._held.popleft()
         if not self.kernel.knows(event.code, event.pci):
-            self._tell([self.gpus.xid(event, time.time())])
+            self._tell(self.gpus.xid(event, time.monotonic(), time.time()))
 
     def _tell(self, pieces: Iterable[Evidence]) -> None:
         told = list(pieces)

@@ -4,9 +4,10 @@ A field is told when it becomes bad, and again when it gets worse; not while it 
 the catalogue (`fleet/faults/catalogue/gpu_fields.csv`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fleet.faults.repeats import BURST_GAP
 from fleet.faults.tables import FieldRow
 
 COUNTERS = frozenset(
@@ -28,6 +29,11 @@ CONFIRM = 2
 """Rounds in a row in which a gauge must be bad."""
 REARM = 600.0
 """Seconds for which a gauge must be well before it is news again; what the driver latches is so at once."""
+
+RETELL = 3600.0
+"""Seconds after which a burst that does not end is told again."""
+BURSTS = 1000
+"""Bursts remembered at most."""
 
 
 @dataclass(frozen=True)
@@ -83,3 +89,20 @@ class Edges:
         if name in COUNTERS:
             return value < before or value >= 2 * before  # smaller: the driver was loaded again and counts anew
         return value != before if name == "recovery_action" else value > before
+
+
+@dataclass
+class Bursts:
+    """Which of many equal events is the first of a burst: the judge counts bursts, and a flood must reach nobody."""
+
+    _seen: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
+    """Event -> when it was seen last, and when it was told last."""
+
+    def begins(self, event: Hashable, at: float) -> bool:
+        """True for the first of a burst, and once in `RETELL` while it goes on; `at` in seconds of one clock."""
+        seen, told = self._seen.pop(event, (float("-inf"), float("-inf")))
+        begins = at - seen > BURST_GAP or at - told > RETELL
+        self._seen[event] = (at, at if begins else told)
+        while len(self._seen) > BURSTS:
+            self._seen.pop(next(iter(self._seen)))
+        return begins

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agents.edges import Edges
+from agents.edges import Bursts, Edges
 from agents.nvml_watch import Gone, Heard, Hung
 from agents.nvml_words import GpuRead, Start, Swept, XidEvent
 from agents.spool import Spool
@@ -41,6 +41,7 @@ class Gpus:
         self.lost: list[str] = memo.get("lost", [])
         """Those that were told as lost."""
         self.edges = Edges(load_tables().fields, told=memo.get("told", {}))
+        self._bursts = Bursts()
         self._here: set[str] = set()
         """Those that answered since the driver was asked for its list."""
         self._silent: dict[str, int] = {}
@@ -85,12 +86,14 @@ class Gpus:
             self._driver_told = ""
         return ()
 
-    def xid(self, event: XidEvent, now: float) -> Evidence:
-        """An XID that only NVML told."""
+    def xid(self, event: XidEvent, tick: float, now: float) -> list[Evidence]:
+        """An XID that only NVML told, where it begins a burst."""
         pci = pci_address(event.pci or "")
+        if not self._bursts.begins((event.uuid or pci, event.code, event.instance), tick):
+            return []
         instance = "" if event.instance is None else f" on MIG instance {event.instance}"
         detail = f"NVML event: XID {event.code}{instance}; its line in the kernel's log was not seen"
-        return self._piece(Kind.XID, str(event.code), detail, now, gpu=event.uuid or pci, pci=pci)
+        return [self._piece(Kind.XID, str(event.code), detail, now, gpu=event.uuid or pci, pci=pci)]
 
     # -- the list
 

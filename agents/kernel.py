@@ -5,23 +5,19 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agents.edges import Bursts
 from agents.kmsg import KernelTail, Record
 from agents.spool import Spool
 from fleet.faults.evidence import Evidence, FaultClass, Kind
 from fleet.faults.kernel_log import KernelLog
-from fleet.faults.repeats import BURST_GAP
 from fleet.faults.tables import load_tables
 from fleet.faults.xid_text import pci_address, place, signature
 
 BACKLOG = 600.0
 """Seconds of the log that the very first start on a node takes: older faults may have been mended long ago, and what
 lasts is seen in NVML's fields."""
-RETELL = 3600.0
-"""Seconds after which a burst that does not end is told again."""
 LATE = 60.0
 """Seconds after which a line counts as read late: it is then dated by the kernel's clock."""
-BURSTS = 1000
-"""Bursts remembered at most."""
 KNOWN_FOR = 30.0
 """Seconds for which NVML's word on an XID is the same as the kernel's."""
 SENT = frozenset({FaultClass.HARDWARE, FaultClass.INFORMATIONAL})
@@ -48,7 +44,7 @@ class KernelNews:
         self._maps: dict[str, str] = memo.get("maps", {}) if same_boot else {}
         self._pending: list[Record] = []
         self._lost = 0
-        self._bursts: dict[tuple[object, ...], tuple[float, float]] = {}
+        self._bursts = Bursts()
         self._xids: dict[tuple[str, str | None], float] = {}
         for pci, uuid in self._maps.items():
             self._learn(pci, uuid)
@@ -112,12 +108,7 @@ class KernelNews:
                 self._xids[piece.code, piece.pci] = time.monotonic()
             at = piece.stamp if piece.stamp is not None else time.monotonic()
             name = (piece.kind, piece.pci, place(piece.detail), *signature(piece.code or "", piece.detail))
-            seen, told = self._bursts.pop(name, (float("-inf"), float("-inf")))
-            fresh = at - seen > BURST_GAP or at - told > RETELL
-            self._bursts[name] = (at, at if fresh else told)
-            while len(self._bursts) > BURSTS:
-                self._bursts.pop(next(iter(self._bursts)))
-            if not fresh:
+            if not self._bursts.begins(name, at):
                 continue
             row = self._texts.get(piece.code or "") if piece.kind is Kind.KERNEL_TEXT else None
             if row is None or row.fault in SENT:

@@ -327,7 +327,7 @@ async def test_nvmls_xid_stands_in_where_the_kernels_log_is_silent(
 
 
 async def test_a_call_that_hangs_is_ended_told_and_got_over(settings: Settings, driver: Driver) -> None:
-    settings = replace(settings, hang_after=1.0)
+    settings = replace(settings, hang_after=2.0)
     watch = Watch()
     async with running(settings, watch) as agent:
         await until(lambda: len(agent.gpus.known) == 8)
@@ -338,6 +338,37 @@ async def test_a_call_that_hangs_is_ended_told_and_got_over(settings: Settings, 
         assert await watch.codes(2) == ["driver_hung", "ecc_uncorrectable"]
 
     assert "2 times in a row" in watch.told[0].detail
+
+
+async def test_a_call_that_cannot_be_ended_is_told_at_once_and_no_second_one_is_begun_beside_it(
+    settings: Settings, driver: Driver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if the kernel kept the process: nobody waits for its end, and it is looked for again and again."""
+    settings = replace(settings, hang_after=2.0)
+    watch = Watch()
+    async with running(settings, watch) as agent:
+        await until(lambda: len(agent.gpus.known) == 8)
+        monkeypatch.setattr("agents.nvml_watch.END_LIMIT", 0)
+        monkeypatch.setattr("agents.nvml_watch.LONGEST_WAIT", 0.2)
+        driver.hang("nvmlDeviceGetFieldValues")
+        assert await watch.codes(1) == ["driver_hung"]
+        driver.hang("nvmlDeviceGetFieldValues", on=False)
+        driver.gpu(0, ecc_dbe=1)
+        assert await watch.codes(2) == ["driver_hung", "ecc_uncorrectable"]
+        monkeypatch.setattr("agents.nvml_watch.END_LIMIT", 5.0)
+
+    assert "cannot be ended; none is started" in caplog.text
+
+
+async def test_an_xid_that_is_held_back_at_the_end_is_kept(settings: Settings, driver: Driver) -> None:
+    watch = Watch()
+    async with running(settings, watch) as agent:
+        await until(lambda: len(agent.gpus.known) == 8)
+        driver.xid(1, 79)
+        await until(lambda: bool(agent._held))
+
+    with spool_of(settings) as spool:
+        assert [piece.code for _, piece in spool.oldest(9)] == ["79"]
 
 
 async def test_a_log_that_cannot_be_opened_leaves_the_gpus_watched(

@@ -1,6 +1,6 @@
 """Which readings of a GPU are news."""
 
-from agents.edges import REARM, Edges
+from agents.edges import REARM, RETELL, Bursts, Edges
 from fleet.faults.tables import load_tables
 
 GPU = "GPU-1"
@@ -106,3 +106,16 @@ def test_a_gpu_that_went_away_is_forgotten() -> None:
     found.forget(GPU)
 
     assert told(found, recovery_action=2) == [("recovery_action", 2)]
+
+
+def test_a_burst_that_does_not_end_is_told_once_an_hour() -> None:
+    bursts = Bursts()
+    told = [second for second in range(0, 3 * int(RETELL), 60) if bursts.begins("xid 69", float(second))]
+
+    assert told == [0, RETELL + 60, 2 * (RETELL + 60)]
+
+
+def test_bursts_of_different_things_do_not_hide_each_other() -> None:
+    bursts = Bursts()
+
+    assert [bursts.begins(name, 1.0) for name in ("a", "b", "a")] == [True, True, False]

@@ -11,6 +11,7 @@ from agents.nvml_words import GpuRead, Listed, Start, Swept, XidEvent
 from agents.spool import Spool
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Evidence, FaultClass, Kind
+from fleet.faults.repeats import BURST_GAP
 from fleet.faults.tables import load_tables
 from tests.agents.driver import pci, uuid
 
@@ -173,7 +174,15 @@ def test_a_node_without_gpus_tells_nothing(stage: Stage) -> None:
 
 
 def test_an_event_without_its_line_is_an_xid_of_that_gpu(stage: Stage) -> None:
-    piece = stage.gpus.xid(XidEvent(type="xid", uuid=uuid(4), pci=f"0000{pci(4)}.0", code=95), NOW)
+    (piece,) = stage.gpus.xid(XidEvent(type="xid", uuid=uuid(4), pci=f"0000{pci(4)}.0", code=95), 0.0, NOW)
 
     assert (piece.kind, piece.code, piece.gpu, piece.pci) == (Kind.XID, "95", uuid(4), pci(4))
     assert judged(piece) is FaultClass.HARDWARE
+
+
+def test_a_flood_of_one_event_is_told_once_and_its_return_again(stage: Stage) -> None:
+    event = XidEvent(type="xid", uuid=uuid(4), pci=pci(4), code=69)
+    told = [stage.gpus.xid(event, float(second), NOW + second) for second in range(0, 600, 10)]
+
+    assert [len(pieces) for pieces in told] == [1] + [0] * 59
+    assert len(stage.gpus.xid(event, 590.0 + BURST_GAP + 1, NOW)) == 1
