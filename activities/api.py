@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
 
+from fleet.baselines import Baseline
 from fleet.decision import Decision, DecisionInput
 from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.faults.evidence import Evidence, Verdict
@@ -17,6 +18,7 @@ from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeRec
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 from fleet.people import Answer, Question, Signer
 from fleet.policy import StepMode
+from fleet.strikes import Strike
 
 In = TypeVar("In", bound=Value)
 Out = TypeVar("Out", bound=Value)
@@ -257,6 +259,10 @@ class History(Value):
     evidence: tuple[Evidence, ...] = ()
     verdict: Verdict | None = None
     reports: tuple[StoredReport, ...] = ()
+    strikes: tuple[Strike, ...] = ()
+    """Of a node: what is on its record of the last 28 days, oldest first."""
+    baselines: tuple[Baseline, ...] = ()
+    """Of a node: its figures and its GPUs', beside the fleet's."""
 
 
 class ClusterView(Value):

@@ -11,11 +11,13 @@ from activities.registry import implements
 from activities.runtime import Owner, until
 from activities.search import typed
 from fleet import attributes
+from fleet.baselines import Baseline, baselines
 from fleet.decision import Decision, DecisionInput
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Verdict
 from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, node_workflow_id, ui_page
 from fleet.ladder import next_step
+from fleet.lemons import WINDOW
 from fleet.policy import Strangers
 from fleet.runbooks import (
     Evacuated,
@@ -30,7 +32,7 @@ from fleet.runbooks import (
     Signal,
     Update,
 )
-from fleet.strikes import StrikeKind, failure_strikes, our_strike
+from fleet.strikes import Strike, StrikeKind, failure_strikes, our_strike
 
 HISTORY_SECONDS = 24 * 3600.0
 """How far back a judgement looks for repetitions (the catalogue's rules count within 24 h)."""
@@ -116,13 +118,24 @@ class ControlActivities(Owner):
             await self.runtime.store.evidence_for(arg.cluster, node=arg.node, job=arg.job) if arg.cluster else ()
         )
         reports = await self.runtime.store.reports(subject, arg.limit)
+        strikes, figures = await self._record_of(arg.cluster, arg.node) if arg.node and not arg.job else ((), ())
         return api.History(
+            strikes=strikes,
+            baselines=figures,
             evidence=tuple(evidence)[-arg.limit :],
             verdict=await self.runtime.store.last_verdict(subject),
             reports=tuple(
                 api.StoredReport(subject=r.subject, kind=r.kind, report=r.report, at=r.at) for r in reports
             ),
         )
+
+    async def _record_of(self, cluster: str, node: str) -> tuple[tuple[Strike, ...], tuple[Baseline, ...]]:
+        """Strikes of four weeks, and the newest figures of the node beside those of the whole fleet."""
+        store, now = self.runtime.store, time.time()
+        measures = sorted({s.measure for s in await store.samples(0.0, cluster=cluster, node=node)})
+        figures = [b for m in measures for b in baselines(await store.samples(0.0, measure=m))]
+        own = tuple(b for b in figures if (b.cluster, b.node) == (cluster, node))
+        return (await store.record(now - WINDOW, cluster, node)).strikes, own
 
     # -- guards
 

@@ -210,4 +210,6 @@ async def why(client: Client, text: str, policy: Policy | None) -> Why:
         ended_at=found.row.ended_at if found is not None else None,
         verdict=verdict,
         evidence=history.evidence,
+        strikes=dict(Counter(str(strike.kind) for strike in history.strikes)),
+        baselines=history.baselines,
     )

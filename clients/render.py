@@ -9,6 +9,7 @@ from rich.text import Text
 
 from clients.output import clean
 from clients.shapes import Description, DryRun, LemonRow, OpenQuestion, RunRow, Why
+from fleet.baselines import Baseline
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.ledger import Ledger
 from fleet.people import Question
@@ -226,6 +227,21 @@ def evidence_table(evidence: Sequence[Evidence]) -> Table:
     return made
 
 
+def baseline_table(baselines: Sequence[Baseline]) -> Table:
+    made = table("FIGURE", "GPU", "NEWEST", "ITS OWN", "FLEET", "TIMES", "AGE")
+    for one in baselines:
+        made.add_row(
+            cell(one.measure),
+            cell(one.gpu or ""),
+            cell(f"{one.last:g}{' low' if one.low else ''}", "yellow" if one.low else ""),
+            cell(f"{one.own:g}"),
+            cell("" if one.fleet is None else f"{one.fleet:g}"),
+            cell(one.count),
+            cell(age(one.last_at)),
+        )
+    return made
+
+
 def question_page(question: Question) -> RenderableType:
     """Everything that a person needs before an answer: why, evidence, the plan and its hash."""
     signers = ", ".join(s.name for s in question.signers)
@@ -259,6 +275,11 @@ def why_page(why: Why) -> RenderableType:
         head = [Text(clean(paragraph(why)), style="bold"), verdict_grid(why.verdict)]
     if why.evidence:
         head += [_section("Evidence on record"), evidence_table(why.evidence)]
+    if why.strikes:
+        said = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(why.strikes.items()))
+        head += [_section("Strikes of the last 28 days"), cell(said)]
+    if why.baselines:
+        head += [_section("Figures"), baseline_table(why.baselines)]
     return Group(*head)
 
 

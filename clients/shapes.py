@@ -3,6 +3,9 @@
 Times are seconds since the epoch, UTC, as in every value of ours; the tables show ages.
 """
 
+from collections.abc import Mapping
+
+from fleet.baselines import Baseline
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.model import Value
 from fleet.people import Choice, Question
@@ -165,6 +168,10 @@ class Why(Value):
     ended_at: float | None = None
     verdict: Verdict | None = None
     evidence: tuple[Evidence, ...] = ()
+    strikes: Mapping[str, int] = {}
+    """What is on its record of the last 28 days, by kind."""
+    baselines: tuple[Baseline, ...] = ()
+    """Its figures and its GPUs', beside their past and the fleet's."""
 
 
 class GivenBack(Value):

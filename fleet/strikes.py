@@ -112,7 +112,7 @@ def strikes_of(evidence: Evidence) -> tuple[Strike, ...]:
             code=evidence.code or "",
             job=evidence.job,
             at=_when(evidence),
-            source=evidence.key,
+            source=_told_once(evidence),
         ),
     )
 
@@ -192,6 +192,13 @@ def single_runs(jobs: Iterable[NativeJob], now: float) -> tuple[Run, ...]:
 
 def _fail(nodes: int) -> StrikeKind:
     return StrikeKind.SINGLE_NODE_FAIL if nodes == 1 else StrikeKind.MULTI_NODE_FAIL
+
+
+def _told_once(evidence: Evidence) -> str:
+    """Alike for one thing told with and without its boot: the same code at the same place in the same second."""
+    if evidence.happened_at is None:
+        return evidence.key
+    return f"{evidence.code} {evidence.pci or evidence.gpu} {evidence.happened_at:.0f}"
 
 
 def _when(evidence: Evidence) -> float:

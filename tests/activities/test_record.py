@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from activities.store import Ages, HistoryStore, sqlite_url
+from fleet.errors import PermanentError, TemporaryError
 from fleet.faults.evidence import Evidence, FaultClass, Kind, Source, Verdict
 from fleet.strikes import Inventory, Run, Strike, StrikeKind
 from tests.postgresql import Cluster
+from workers import doctor_fleet
+from workers.doctor_checks import Grade
 
 DAY = 86400.0
 UUID = "GPU-6c4a1b9e-0000-4000-8000-000000000001"
@@ -177,6 +180,32 @@ def test_the_size_grows_with_what_is_stored(store: HistoryStore) -> None:
     full = store.size()
     assert (full.strikes, full.evidence, full.oldest) == (399, 399, 1.0)
     assert full.bytes - empty.bytes > 399 * 500
+
+
+def test_doctor_shows_the_size_and_since_when(store: HistoryStore, url: str) -> None:
+    fill(store, 20 * DAY)
+    check = doctor_fleet.store(url)
+    assert check.grade is Grade.OK
+    assert "2 specs, 6 pieces of evidence" in check.text
+    assert "4 strikes, 2 runs, 2 figures, 2 inventories" in check.text
+    assert " MB, the oldest of 1970-01-21 00:00:00 UTC in " in check.text
+
+
+def test_a_server_that_is_away_is_temporary(tmp_path: Path) -> None:
+    with pytest.raises(TemporaryError, match="cannot be used now"):
+        HistoryStore(f"postgresql://nobody@/history?host={tmp_path}")
+
+
+def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(PermanentError, match=r"install gpu-runbooks\[postgresql\]"):
+        HistoryStore("postgresql://nobody@/history")
+
+
+def test_a_refused_password_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(TemporaryError) as caught:
+        HistoryStore(f"postgresql://nobody:s3cr3t@/history?host={tmp_path}")
+    assert "s3cr3t" not in str(caught.value)
 
 
 # -- older files

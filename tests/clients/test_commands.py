@@ -10,6 +10,7 @@ import pytest
 
 from activities.store import HistoryStore, sqlite_url
 from clients.commands.runs import CANCEL_WAIT
+from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.model import NativeJob, NodeFacts, Phase
 from fleet.orders import JobSpec
 from fleet.strikes import Strike, StrikeKind
@@ -374,7 +375,9 @@ def test_evidence_of_a_lost_gpu_is_routed_and_the_repair_waits_for_a_person(stag
     wait(lambda: "node/beta/beta6" in invoke("list", "--kind", "node", "-o", "name").out)
     assert invoke("watch", "beta/beta6", "--until-question", "--timeout", "30s", "-o", "json").code == 8
     why = invoke("why", "beta/beta6", "-o", "json").json
-    assert set(why) == {"cluster", "node", "source", "step", "result", "ended_at", "verdict", "evidence"}
+    keys = {"cluster", "node", "source", "step", "result", "ended_at", "verdict", "evidence", "strikes", "baselines"}
+    assert set(why) == keys
+    assert why["strikes"]["xid"] == 1
     assert (why["result"], why["ended_at"]) == ("", None)
     assert (why["verdict"]["fault"], why["verdict"]["culprit"]["node"]) == ("hardware", "beta6")
     assert "XID 79" in invoke("why", "beta/beta6").out
@@ -545,3 +548,20 @@ def test_lemons_are_listed_with_what_stands_out(stage: Stage, invoke: Invoke) ->
     assert invoke("lemons", "-o", "name").out == "beta/beta4\n"
     table = invoke("lemons").out
     assert "single-node jobs ended 2 (fleet 0)" in " ".join(table.split())
+
+
+def test_why_shows_the_nodes_figures_beside_the_fleets(stage: Stage, invoke: Invoke) -> None:
+    store = HistoryStore(sqlite_url(stage.home / "history.sqlite"))
+    now = time.time()
+
+    def measured(node: str, value: float, days_ago: float) -> Evidence:
+        given = {"source": Source.HEALTH_CHECK, "kind": Kind.MEASURED, "cluster": "beta", "node": node}
+        at = now - days_ago * 86400
+        return Evidence.model_validate(given | {"code": "hbm_gb_s", "value": value, "seen_at": at, "happened_at": at})
+
+    store.add_evidence([measured("beta1", 2900.0, 9), measured("beta1", 2000.0, 1), measured("beta2", 2950.0, 2)])
+    store.close()
+    (figure,) = invoke("why", "beta/beta1", "-o", "json").json["baselines"]
+    assert (figure["last"], figure["own"], figure["fleet"], figure["count"]) == (2000.0, 2450.0, 2950.0, 2)
+    assert "2000 low" in invoke("why", "beta/beta1").out
+    assert "2950 low" not in invoke("why", "beta/beta2").out

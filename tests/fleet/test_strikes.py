@@ -42,6 +42,13 @@ def test_a_strike_knows_its_gpu_by_uuid_only() -> None:
     assert (by_address.gpu, by_address.pci) == (None, "0000:3b:00")
 
 
+def test_one_thing_told_with_and_without_its_boot_is_one_strike() -> None:
+    told = [seen(Kind.XID, happened_at=20.0), seen(Kind.XID, happened_at=20.0, boot="b1", seen_at=60.0)]
+    others = [seen(Kind.XID, happened_at=30.0), seen(Kind.XID, happened_at=20.0, code="48"), seen(Kind.XID)]
+    assert len({s.key for e in told for s in strikes_of(e)}) == 1
+    assert len({s.key for e in [*told, *others] for s in strikes_of(e)}) == 4
+
+
 def test_nothing_happened_after_it_was_seen() -> None:
     assert [s.at for s in strikes_of(seen(Kind.XID, happened_at=350.0))] == [50.0]
     assert [s.at for s in strikes_of(seen(Kind.XID, happened_at=20.0))] == [20.0]

@@ -134,6 +134,25 @@ async def test_a_cluster_that_cannot_be_read_hides_no_other(
     assert any("beta could not be read" in line and "runbook worker --cluster beta" in line for line in story)
 
 
+async def test_what_happens_to_a_node_is_put_on_its_record(fleet: Stage) -> None:
+    assert fleet.runtime is not None
+    native_id = await fleet.supervise()
+    sick = (await fleet.nodes_of())[0]
+    await fleet.lose_gpu(sick)
+    await fleet.trains_again("train", native_id, 2)
+    assert "back at work" in await fleet.result(f"node/alpha/{sick}")
+    record = await fleet.runtime.store.record(since=0)
+    assert {(s.kind, s.node) for s in record.strikes} == {
+        (StrikeKind.XID, sick),
+        (StrikeKind.MULTI_NODE_FAIL, sick),
+        (StrikeKind.REPAIR, sick),
+        (StrikeKind.TAKEN_OUT, sick),
+    }
+    assert len(record.strikes) == 4
+    (inventory,) = record.inventories
+    assert (inventory.node, len(inventory.gpus)) == (sick, (await fleet.node(sick)).gpus)
+
+
 async def test_the_history_is_tidied_but_for_what_is_under_way(fleet: Stage) -> None:
     assert fleet.runtime is not None
     store, old = fleet.runtime.store, time.time() - 500 * 86400

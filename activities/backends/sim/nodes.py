@@ -1,6 +1,7 @@
 """Orders about nodes, each read, decide, write, read back inside one transaction."""
 
 import sqlite3
+import zlib
 from collections.abc import Iterable
 
 from activities.backends.sim.attempts import plan_of
@@ -156,7 +157,8 @@ def run_check(tx: Tx, name: str, op: str, suite: str) -> CheckResult:
     gpus = tx.shape.gpus - row["gpus_lost"]
     detail = row["check_text"] or f"{gpus} of {tx.shape.gpus} GPUs"
     passed = row["check_text"] is None and gpus == tx.shape.gpus
-    return CheckResult(node=name, suite=suite, ran=True, passed=passed, gpus=gpus, detail=detail)
+    uuids = tuple(f"GPU-{zlib.crc32(f'{tx.cluster}/{name}'.encode()):08x}-{number:04x}" for number in range(gpus))
+    return CheckResult(node=name, suite=suite, ran=True, passed=passed, gpus=gpus, uuids=uuids, detail=detail)
 
 
 def power_off(tx: Tx, name: str, op: str) -> NodeReceipt:
