@@ -1,7 +1,7 @@
 """Baselines: what a node or a GPU has measured before, and what its fleet measures. Pure.
 
-There is no universal figure: vendors' floors for one GPU differ by a sixth, and bad is what falls 5% below the fleet's
-own (Microsoft SuperBench). So a figure is compared with its own past and with the others'.
+There is no universal figure: vendors' floors for one GPU differ by a sixth, and bad is what falls 5% below the
+fleet's own (Microsoft SuperBench). So a figure is compared with its own past and with the others'.
 """
 
 from collections import defaultdict

@@ -12,6 +12,7 @@ from fleet.decision import DecisionInput
 from fleet.faults.evidence import Evidence, FaultClass, Kind
 from fleet.model import NativeJob, Phase, Value
 
+DAY = 86400.0
 UUID = "GPU-"
 """How NVML's uuid of a GPU begins; any other name of one is an address, which a replacement inherits."""
 
@@ -195,10 +196,11 @@ def _fail(nodes: int) -> StrikeKind:
 
 
 def _told_once(evidence: Evidence) -> str:
-    """Alike for one thing told with and without its boot: the same code at the same place in the same second."""
-    if evidence.happened_at is None:
-        return evidence.key
-    return f"{evidence.code} {evidence.pci or evidence.gpu} {evidence.happened_at:.0f}"
+    """Alike for one thing told with and without its boot: the same code at the same place in the same second, or the
+    same line without a time on the same day."""
+    line = f"{evidence.raw_hash} on day {evidence.seen_at // DAY:.0f}"
+    when = line if evidence.happened_at is None else f"{evidence.happened_at:.0f}"
+    return f"{evidence.code} {evidence.pci or evidence.gpu} {when}"
 
 
 def _when(evidence: Evidence) -> float:

@@ -6,7 +6,7 @@ from fleet.decision import Action, DecisionInput
 from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source, Verdict
 from fleet.ledger import Attempt, Ledger, Rung
 from fleet.model import JobTokens, NativeJob, Phase
-from fleet.strikes import StrikeKind, failure_strikes, job_strikes, samples_of, single_runs, strikes_of
+from fleet.strikes import DAY, StrikeKind, failure_strikes, job_strikes, samples_of, single_runs, strikes_of
 
 UUID = "GPU-6c4a1b9e-0000-4000-8000-000000000001"
 
@@ -44,9 +44,11 @@ def test_a_strike_knows_its_gpu_by_uuid_only() -> None:
 
 def test_one_thing_told_with_and_without_its_boot_is_one_strike() -> None:
     told = [seen(Kind.XID, happened_at=20.0), seen(Kind.XID, happened_at=20.0, boot="b1", seen_at=60.0)]
+    told += [seen(Kind.XID, raw_hash="ab"), seen(Kind.XID, raw_hash="ab", boot="b1", seen_at=60.0)]
     others = [seen(Kind.XID, happened_at=30.0), seen(Kind.XID, happened_at=20.0, code="48"), seen(Kind.XID)]
-    assert len({s.key for e in told for s in strikes_of(e)}) == 1
-    assert len({s.key for e in [*told, *others] for s in strikes_of(e)}) == 4
+    others += [seen(Kind.XID, raw_hash="ab", seen_at=50.0 + DAY)]
+    assert len({s.key for e in told for s in strikes_of(e)}) == 2
+    assert len({s.key for e in [*told, *others] for s in strikes_of(e)}) == 6
 
 
 def test_nothing_happened_after_it_was_seen() -> None:
