@@ -35,6 +35,7 @@ class Bench(Protocol):
 
 BENCHES: Mapping[str, str] = {
     "burst": "bench.burst",
+    "copy": "bench.copying",
     "overhead": "bench.overhead",
     "parse": "bench.parse",
     "placement": "bench.placement",

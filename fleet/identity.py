@@ -17,6 +17,11 @@ def cluster_queue(cluster: str) -> str:
     return f"cluster.{cluster}"
 
 
+def data_queue(site: str) -> str:
+    """Task queue of the activities that move data to or from `site`; its worker runs next to the site's storage."""
+    return f"data.{site}"
+
+
 def job_workflow_id(job: str) -> str:
     return f"job/{job}"
 

@@ -27,7 +27,7 @@ from fleet.errors import NotFoundError
 from fleet.faults.evidence import FaultClass
 from fleet.model import Name
 from fleet.people import Signer
-from fleet.units import duration_text, parse_duration, parse_percent, percent_text, share
+from fleet.units import duration_text, parse_duration, parse_percent, parse_rate, percent_text, rate_text, share
 
 
 class StepMode(StrEnum):
@@ -288,6 +288,17 @@ class Keep(Strict):
         return self
 
 
+class Copies(Strict):
+    """Copies of checkpoints and datasets between clusters."""
+
+    bandwidth: Annotated[float, BeforeValidator(parse_rate), PlainSerializer(rate_text)] | None = None
+    """Most that one copy may use, as `500MB/s`. Default none."""
+    headroom: Percent = 5.0
+    """Share of a target's free space that a copy leaves free. Default 5%: the job saves there while we copy."""
+    files_at_once: int = Field(default=8, ge=1, le=256)
+    """Files in flight of one copy. Default 8; 992 files of 1.7 GB pulled at once hung a training (OPT-175B)."""
+
+
 class Approver(Strict):
     """Someone whose signed answers count."""
 
@@ -421,6 +432,8 @@ class Policy(Strict):
     """What automation may do at each step. Default propose for each: nothing happens until a person says so."""
     approvers: Annotated[tuple[Approver, ...], AfterValidator(_different_people)] = ()
     """Whose answers count. Default nobody: then only the embedded server takes an (unsigned) answer, and says so."""
+    copies: Copies = Copies()
+    """Copies between clusters."""
     notify: Notify | None = None
     """How questions reach people. Default none: they wait in the Temporal UI and in `runbook list`."""
     store: Annotated[str, AfterValidator(words.store_url)] | None = None

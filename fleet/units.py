@@ -1,4 +1,5 @@
-"""Durations and percentages as people write them: `90s`, `15m`, `2h`, `1d`, `10%`. A bare number has no unit."""
+"""Durations, percentages and rates as people write them: `90s`, `15m`, `2h`, `1d`, `10%`, `500MB/s`. A bare number
+has no unit."""
 
 import math
 import re
@@ -10,6 +11,9 @@ LONGEST = 365 * 86400.0
 
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(s|m|h|d)", re.ASCII)
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)%", re.ASCII)
+_RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(kB|MB|GB)/s", re.ASCII)
+RATE_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
+"""Bytes a second in one of each unit a second."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -49,6 +53,24 @@ def parse_percent(value: object) -> float:
 def percent_text(percent: float) -> str:
     """The spelling that `parse_percent` reads back."""
     return f"{percent:.3f}".rstrip("0").rstrip(".") + "%"
+
+
+def parse_rate(value: object) -> float:
+    """Bytes a second. Raises ValueError that says how to write it."""
+    if isinstance(value, str) and (found := _RATE.fullmatch(value)):
+        rate = float(found[1]) * RATE_UNITS[found[2]]
+        if rate <= 0:
+            raise ValueError("a rate of 0 moves nothing; leave it out for no limit")
+        return rate
+    if _is_number(value):
+        raise ValueError(f"{value} has no unit; say the unit: {value}MB/s")
+    raise ValueError(f"{_shown(value)} is no rate; write a number and kB/s, MB/s or GB/s: 500MB/s")
+
+
+def rate_text(rate: float) -> str:
+    """The spelling that `parse_rate` reads back."""
+    unit, size = next(((u, s) for u, s in reversed(RATE_UNITS.items()) if rate >= s), ("kB", RATE_UNITS["kB"]))
+    return f"{rate / size:.3f}".rstrip("0").rstrip(".") + f"{unit}/s"
 
 
 def share(total: int, percent: float) -> int:

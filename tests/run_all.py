@@ -30,6 +30,7 @@ GROUPS = {
     "contract": ("tests/contract", "-m", "not kubernetes"),
     "slurm": ("tests/slurm",),
     "frame": ("tests/temporal", "tests/clients", "tests/bench", "tests/training"),
+    "copying": ("tests/copying",),
     "fast": ("tests/fleet", "tests/faults", "tests/checkpoints", "tests/agents", "tests/activities", "tests/sim"),
 }
 """The longest first, so that both lanes end at about the same time whatever a group takes."""

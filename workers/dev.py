@@ -6,6 +6,7 @@ from pathlib import Path
 
 import structlog
 
+from activities.copying.rclone import rclone_program
 from clients.connection import connect_to, find_target
 from clients.embedded import home
 from fleet.policy_file import parse_policy
@@ -62,6 +63,7 @@ def worker(
     *,
     cluster: list[str] | None = None,
     runbooks: bool = True,
+    data: list[str] | None = None,
     fleet: str | None = None,
     address: str | None = None,
     namespace: str | None = None,
@@ -76,6 +78,8 @@ def worker(
         Cluster to serve, may be repeated; default every cluster of the fleet. The worker must reach it.
     runbooks
         Whether to run workflows too; a worker next to a cluster may leave them to another (--no-runbooks).
+    data
+        Site whose checkpoints and datasets it moves (queue `data.SITE`), may be repeated; needs rclone.
     fleet
         Fleet file.
     address
@@ -93,8 +97,20 @@ def worker(
     wanted = tuple(cluster or known)
     for name in wanted:
         parse_policy(file.read_text(), str(file)).cluster(name)
+    sites = tuple(data or ())
+    if sites:
+        rclone_program()
     asyncio.run(
-        serve(file, wanted, home(state), address=address, namespace=namespace, profile=profile, runbooks=runbooks)
+        serve(
+            file,
+            wanted,
+            home(state),
+            address=address,
+            namespace=namespace,
+            profile=profile,
+            runbooks=runbooks,
+            sites=sites,
+        )
     )
     return 0
 
@@ -113,6 +129,7 @@ async def serve(
     address: str | None = None,
     namespace: str | None = None,
     profile: str | None = None,
+    sites: tuple[str, ...] = (),
     stop: asyncio.Event | None = None,
 ) -> None:
     """Connects and runs the worker until it is told to stop."""
@@ -124,4 +141,4 @@ async def serve(
     if not target.embedded:
         log.info("not the embedded server: unsigned answers are refused", address=target.address)
     runtime = await open_runtime(client, file, folder, embedded=target.embedded)
-    await run_worker(runtime, clusters, runbooks=runbooks, interceptors=[LogContext()], stop=stop)
+    await run_worker(runtime, clusters, runbooks=runbooks, sites=sites, interceptors=[LogContext()], stop=stop)

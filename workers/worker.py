@@ -28,6 +28,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities.backends.factory import make_backend
 from activities.control import ControlActivities
+from activities.copies import CopyActivities
 from activities.jobs import JobActivities
 from activities.lemons import LemonControlActivities, LemonNodeActivities
 from activities.nodes import NodeActivities
@@ -39,7 +40,7 @@ from activities.watching import WatchActivities
 from activities.waves import WaveControlActivities, WaveNodeActivities
 from clients.embedded import running
 from fleet import attributes
-from fleet.identity import LEMONS, RUNBOOKS_QUEUE, cluster_queue, guard_workflow_id, watch_workflow_id
+from fleet.identity import LEMONS, RUNBOOKS_QUEUE, cluster_queue, data_queue, guard_workflow_id, watch_workflow_id
 from fleet.runbooks import GuardInput, LemonsInput, Runbook, WatchInput
 from workflows.all import ALL
 from workflows.base import Abandoned, StepFailed
@@ -54,6 +55,8 @@ STOP_LIMIT = 30.0
 """Seconds after which a stopping worker is not waited for any more."""
 LEMONS_AT = 10
 """Hour of the day, UTC, of the search for lemons."""
+COPIES = 8
+"""Copies at once per site: each hashes and has several files in flight; the rest waits its turn."""
 SLOTS = 200
 """Activities at once per queue: they wait for clusters, they do not compute."""
 
@@ -88,9 +91,14 @@ def store_url(policy_file: Path, state_dir: Path) -> str:
 
 
 def make_workers(
-    runtime: Runtime, clusters: Sequence[str], *, runbooks: bool, interceptors: Sequence[Interceptor] = ()
+    runtime: Runtime,
+    clusters: Sequence[str],
+    *,
+    runbooks: bool,
+    sites: Sequence[str] = (),
+    interceptors: Sequence[Interceptor] = (),
 ) -> list[Worker]:
-    """One worker for the runbooks and one per cluster."""
+    """One worker for the runbooks, one per cluster, and one per site whose data it moves."""
     made: list[Worker] = []
     if runbooks:
         made.append(
@@ -133,6 +141,19 @@ def make_workers(
             interceptors=interceptors,
         )
         for cluster in clusters
+    )
+    made.extend(
+        Worker(
+            runtime.client,
+            task_queue=data_queue(site),
+            activities=implementations(CopyActivities(runtime)),
+            max_concurrent_activities=COPIES,
+            max_heartbeat_throttle_interval=THROTTLE,
+            default_heartbeat_throttle_interval=THROTTLE,
+            graceful_shutdown_timeout=GRACE,
+            interceptors=interceptors,
+        )
+        for site in sites
     )
     return made
 
@@ -189,6 +210,7 @@ async def run_worker(
     clusters: Sequence[str],
     *,
     runbooks: bool = True,
+    sites: Sequence[str] = (),
     interceptors: Sequence[Interceptor] = (),
     stop: asyncio.Event | None = None,
 ) -> None:
@@ -198,7 +220,7 @@ async def run_worker(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(max_workers=64, thread_name_prefix="blocking"))
-    workers = make_workers(runtime, clusters, runbooks=runbooks, interceptors=interceptors)
+    workers = make_workers(runtime, clusters, runbooks=runbooks, sites=sites, interceptors=interceptors)
     running = AsyncExitStack()
     try:
         for worker in workers:

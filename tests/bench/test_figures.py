@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import overhead, parse, placement, recovery
+from bench import copying, overhead, parse, placement, recovery
 from bench.overhead import History, StepCost
 from bench.parked import Parked
 from bench.recovery import Recovered
@@ -183,3 +183,22 @@ def test_a_line_may_cost_five_times_a_plain_scan_of_it_and_memory_stays_flat() -
     assert "2,000 lines" in notes[0]
     with pytest.raises(InvalidInputError, match="at least 1000"):
         parse.run(argparse.Namespace(lines=10))
+
+
+def test_the_goal_of_a_copy_is_a_share_of_the_raw_way_in_the_same_run() -> None:
+    pairs = [
+        copying.Pair(raw=raw, ours=ours, publish=0.1, prove=1.0)
+        for raw, ours in ((19.0, 20.0), (1.0, 9.0), (38.0, 30.0))
+    ]
+    copied, proven, published = copying.figures("s3", 2 << 30, pairs)
+    assert (copied.value, copied.other_value, copied.met) == (20.0, 19.0, True)
+    assert (proven.value, published.value) == (1.0, 0.1)
+    assert (proven.met, published.met) == (None, None)
+    slower = [pair.model_copy(update={"ours": pair.raw / copying.SHARE + 0.1}) for pair in pairs]
+    assert copying.figures("s3", 2 << 30, slower)[0].met is False
+
+
+def test_one_whole_file_copied_again_after_a_kill_misses_the_goal() -> None:
+    killed = copying.Killed(kills=20, again=0, whole=3.0, tries=9.0)
+    assert copying.kill_figures("local", killed)[0].met is True
+    assert copying.kill_figures("local", killed.model_copy(update={"again": 1}))[0].met is False

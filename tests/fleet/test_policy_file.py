@@ -145,7 +145,7 @@ LIMITS = (
     "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, drain_deadline, question_expiry, settle, "
     "lemon_quantile, stall_after"
 )
-TOP = "version, clusters, limits, modes, approvers, notify, store, keep, overrides"
+TOP = "version, clusters, limits, modes, approvers, copies, notify, store, keep, overrides"
 STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, failover_in_cluster, adopt"
 
 

@@ -1,0 +1,1 @@
+"""Moves checkpoints and datasets with rclone: stores, the copy itself, its proof and its publication."""
