@@ -14,9 +14,10 @@ from fleet.baselines import Baseline
 from fleet.decision import Decision, DecisionInput
 from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.faults.evidence import Evidence, Verdict
-from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Value
+from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Room, Value
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
 from fleet.people import Answer, Question, Signer
+from fleet.placement import Offer, Placement, Request
 from fleet.policy import StepMode
 from fleet.strikes import Strike
 
@@ -216,6 +217,37 @@ class FreeNodes(Value):
     free: int
 
 
+class Clusters(Value):
+    """Clusters of the policy, by name, and the kind of each."""
+
+    kinds: Mapping[str, str]
+
+
+class Trial(Value):
+    """What a cluster refuses of a job; empty where it would take it."""
+
+    refuses: tuple[str, ...] = ()
+
+
+class PlaceAsk(Value):
+    request: Request
+    offers: tuple[Offer, ...]
+
+
+class WaitPlaced(Value):
+    """Wait until the job has nodes, is over, or it is `until` (epoch seconds)."""
+
+    cluster: str
+    native_id: str
+    until: float
+
+
+class WaitedPlaced(Value):
+    native: NativeJob | None
+    """As it was seen last; None when the cluster could not be read."""
+    why: str = ""
+
+
 class JobOn(Value):
     """A native job and, when it is supervised, its fleet name."""
 
@@ -297,6 +329,7 @@ class PolicyOut(Value):
     checkpoint_grace: float
     step_timeout: float
     run_timeout: float
+    place_timeout: float = 900.0
     settle: float
     budget_resets_per_day: int
     reboot_timeout: float = 900.0
@@ -440,6 +473,12 @@ COUNT_FREE = Activity("count_free_nodes", NeedsNodes, FreeNodes, _s(30), _s(600)
 READ_NODE = Activity("read_node", OnNode, NodeFacts, _s(20), _s(600))
 READ_LOG = Activity("read_log", OnJob, LogTail, _s(20), _s(60))
 READ_HOLDERS = Activity("read_holders", OnNode, Holders, _s(20), _s(600))
+
+LIST_CLUSTERS = Activity("list_clusters", Nothing, Clusters, _s(20), _s(600))
+READ_ROOM = Activity("read_room", PolicyIn, Room, _s(20), _s(30))
+TRY_SUBMIT = Activity("try_submit", Submit, Trial, _s(30), _s(60))
+PLACE = Activity("choose_cluster", PlaceAsk, Placement, _s(20), _s(600))
+WAIT_PLACED = Activity("wait_placed", WaitPlaced, WaitedPlaced, timedelta(days=30), timedelta(days=30))
 
 FIND_JOB = Activity("find_job", FindJob, Found, _s(20), _s(60))
 READ_CLUSTER = Activity("read_cluster", PolicyIn, ClusterView, _s(30), _s(60))

@@ -18,6 +18,7 @@ from fleet.faults.evidence import Verdict
 from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, node_workflow_id, ui_page
 from fleet.ladder import next_step
 from fleet.lemons import WINDOW
+from fleet.placement import Placement, place
 from fleet.policy import Strangers
 from fleet.runbooks import (
     Evacuated,
@@ -82,6 +83,16 @@ class ControlActivities(Owner):
         await self.runtime.note(failure_strikes(arg))
         return next_step(arg, self.runtime.policy())
 
+    @implements(api.LIST_CLUSTERS)
+    async def list_clusters(self, arg: api.Nothing) -> api.Clusters:
+        """Those of today's policy."""
+        return api.Clusters(kinds={name: one.kind for name, one in self.runtime.policy().clusters.items()})
+
+    @implements(api.PLACE)
+    async def choose_cluster(self, arg: api.PlaceAsk) -> Placement:
+        """The order of clusters, with a reason for each."""
+        return place(arg.request, arg.offers)
+
     @implements(api.READ_POLICY)
     async def read_policy(self, arg: api.PolicyIn) -> api.PolicyOut:
         """What a runbook needs of the policy now."""
@@ -95,6 +106,7 @@ class ControlActivities(Owner):
             checkpoint_grace=limits.checkpoint_grace,
             step_timeout=limits.step_timeout,
             run_timeout=limits.run_timeout,
+            place_timeout=limits.place_timeout,
             settle=limits.settle,
             budget_resets_per_day=limits.budget_resets_per_day,
             wave_from=limits.wave_from if policy.owner_of(arg.cluster) == arg.cluster else NO_WAVE,

@@ -47,7 +47,7 @@ class Offer(Value):
 
     cluster: Name
     room: Room | None
-    """None: it could not be asked."""
+    """None: it could not be asked, or need not be."""
     unreadable: str = ""
     """Why not."""
     scope: str = ""
@@ -158,7 +158,10 @@ def _judge(request: Request, offer: Offer) -> tuple[Seat | None, list[str]]:
     reasons = [offer.excluded] if offer.excluded else []
     room = offer.room
     if room is None:
-        return None, [*reasons, f"it cannot be asked: {offer.unreadable or 'no answer'}"]
+        reasons += offer.lacks
+        if offer.unreadable or not reasons:
+            reasons.append(f"it cannot be asked: {offer.unreadable or 'no answer'}")
+        return None, reasons
     seat, why = _best_seat(request, offer, room)
     reasons += [why] if why else []
     reasons += [text for quota in room.quotas if (text := _over(request, offer.scope, quota))]

@@ -244,6 +244,9 @@ class Limits(Strict):
     seconds on others; longer fleets set it."""
     run_timeout: Duration = 86400.0
     """From queued to running. Default 24h: then a person is told that the job does not get its nodes."""
+    place_timeout: Duration = 900.0
+    """From the submit to running on the chosen cluster, where a job may go to several. Default 15m: then it is
+    withdrawn, which costs nothing, and the next cluster is tried."""
     drain_deadline: Duration = 7200.0
     """How long a sick node waits for other people's jobs. Default 2h: then a person decides about them."""
     question_expiry: Duration = 14400.0

@@ -1,7 +1,7 @@
 """Turns pydantic's findings about a policy into lines of the file and words of its user."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -11,6 +11,10 @@ from fleet import policy
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""
+
+
+ModelAt = Callable[[Path, object], type[BaseModel]]
+"""Which value stands at a path of the given data."""
 
 
 class Problem(NamedTuple):
@@ -60,21 +64,26 @@ def short(text: str) -> str:
 
 
 def explain(
-    error: ValidationError, data: object, lines: Mapping[Path, int], broken: frozenset[Path] = frozenset()
+    error: ValidationError,
+    data: object,
+    lines: Mapping[Path, int],
+    broken: frozenset[Path] = frozenset(),
+    model_at: ModelAt | None = None,
 ) -> list[Problem]:
     """One problem for each finding, save where the value is `broken` and that was told already."""
     findings = error.errors(include_url=False)
-    return [_explain(f, data, lines) for f in findings if _locate(f["loc"], data, absent=False)[0] not in broken]
+    at = model_at or policy_model_at
+    return [_explain(f, data, lines, at) for f in findings if _locate(f["loc"], data, absent=False)[0] not in broken]
 
 
-def _explain(found: ErrorDetails, data: object, lines: Mapping[Path, int]) -> Problem:
+def _explain(found: ErrorDetails, data: object, lines: Mapping[Path, int], model_at: ModelAt) -> Problem:
     kind = found["type"]
     path, value = _locate(found["loc"], data, absent=kind == "missing")
     line = _line(path, lines)
     parent = path[:-1]
     under = f" under {dotted(parent)}" if parent else ""
     if kind == "extra_forbidden":
-        allowed = allowed_keys(parent, data)
+        allowed = allowed_keys(parent, data, model_at)
         return Problem(
             line, f"unknown key '{short(str(path[-1]))}'{under}; allowed: {_choices(str(path[-1]), allowed)}"
         )
@@ -116,13 +125,14 @@ def _line(path: Path, lines: Mapping[Path, int]) -> int:
     return lines.get(path, 1)
 
 
-def allowed_keys(path: Path, data: object) -> list[str]:
+def allowed_keys(path: Path, data: object, model_at: ModelAt | None = None) -> list[str]:
     """The keys that may stand at `path`, in the order of the documentation."""
-    model = _model_at(path, data)
+    model = (model_at or policy_model_at)(path, data)
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
-def _model_at(path: Path, data: object) -> type[BaseModel]:
+def policy_model_at(path: Path, data: object) -> type[BaseModel]:
+    """The part of a policy that stands at `path`."""
     if not path:
         return policy.Policy
     if path[0] == "clusters":
@@ -135,6 +145,8 @@ def _model_at(path: Path, data: object) -> type[BaseModel]:
 
 def _bad_key(found: ErrorDetails, path: Path, under: str) -> str:
     name = str(path[-1])
+    if found["type"] == "literal_error":
+        return f"unknown key '{short(name)}'{under}; allowed: {_choices(name, _expected(found))}"
     if path[0] == "modes":
         return f"unknown step '{short(name)}'{under}; allowed: {_choices(name, list(policy.Step))}"
     return (
@@ -157,8 +169,7 @@ def _what(found: ErrorDetails, value: Any) -> str:
     if kind in _TYPES:
         return f"must be {_TYPES[kind]}, not {_shown(value)}{_quotes(value)}"
     if kind == "enum":
-        allowed = [word.strip(" '") for word in str(context["expected"]).replace(" or ", ", ").split(",")]
-        return f"cannot be {_shown(value)}; allowed: {_choices(str(value), allowed)}"
+        return f"cannot be {_shown(value)}; allowed: {_choices(str(value), _expected(found))}"
     if kind == "literal_error":
         return f"is {_shown(value)}; this release reads {context['expected']}"
     if kind in {"greater_than_equal", "less_than_equal"}:
@@ -169,6 +180,12 @@ def _what(found: ErrorDetails, value: Any) -> str:
     if kind in {"too_long", "string_too_long"}:
         return f"is too long; at most {context['max_length']}"
     return found["msg"]
+
+
+def _expected(found: ErrorDetails) -> list[str]:
+    """The words in pydantic's `'a', 'b' or 'c'`."""
+    text = str(found.get("ctx", {})["expected"])
+    return [word.strip(" '") for word in text.replace(" or ", ", ").split(",")]
 
 
 def _quotes(value: Any) -> str:

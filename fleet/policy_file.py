@@ -1,4 +1,5 @@
-"""Reads `fleet.yaml`. Everything that is wrong is told at once: file, line, the wrong word and what is allowed.
+"""Reads `fleet.yaml`, and other files that people write for us. Everything that is wrong is told at once: file, line,
+the wrong word and what is allowed.
 
 The file is read as YAML 1.2 reads it: only `true` and `false` are truth values, so the keys `on` and `off` of a power
 hook stay words, and `0010` or `1:30` are no surprise numbers (docs/decisions/0001-yaml-in-fleet.md).
@@ -6,16 +7,18 @@ hook stay words, and `0010` or `1:30` are no surprise numbers (docs/decisions/00
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from fleet import policy
 from fleet.errors import InvalidInputError
 from fleet.faults.tables import load_tables
-from fleet.policy_errors import Path, Problem, dotted, explain, short
+from fleet.policy_errors import ModelAt, Path, Problem, dotted, explain, policy_model_at, short
+
+Model = TypeVar("Model", bound=BaseModel)
 
 MAX_CHARACTERS = 262_144
 """A policy of 200 clusters has about 60,000; more is a wrong file."""
@@ -47,7 +50,18 @@ for _name, _pattern, _first in (
     _CoreLoader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"(?:{_pattern})\Z", re.ASCII), [*_first, ""])
 
 
-class _Read(NamedTuple):
+class Words(NamedTuple):
+    """How a kind of file is called, and what it holds at least."""
+
+    what: str
+    least: str
+    like: str
+
+
+POLICY_WORDS = Words("policy file", "version and clusters", "version: 1, clusters: ...")
+
+
+class Read(NamedTuple):
     """What the file holds, the line of each value and key, and what was wrong so far."""
 
     data: object
@@ -62,21 +76,37 @@ def parse_policy(text: str, file: str) -> policy.Policy:
 
     Raises InvalidInputError with one line for each thing that is wrong, in the order of the file.
     """
-    read = _read(text, file)
+    return parse_file(text, file, policy.Policy, policy_model_at, POLICY_WORDS, _rows_that_do_not_fit)
+
+
+def parse_file(
+    text: str,
+    file: str,
+    model: type[Model],
+    model_at: ModelAt,
+    words: Words,
+    further: Callable[[Model, Mapping[Path, int]], Iterable[Problem]] = lambda found, lines: (),
+) -> Model:
+    """What `model` makes of the file; `model_at` says which keys may stand where, `further` what no shape can say.
+
+    Raises InvalidInputError as `parse_policy`.
+    """
+    read = read_yaml(text, file, what=words.what)
     problems = list(read.problems)
-    found: policy.Policy | None = None
+    found: Model | None = None
+    if read.data is None:
+        raise InvalidInputError(f"{file}:1: the file is empty; it needs at least {words.least}")
     if isinstance(read.data, dict):
         try:
-            found = policy.Policy.model_validate_json(json.dumps(read.data))
+            found = model.model_validate_json(json.dumps(read.data))
         except ValidationError as error:
-            problems += explain(error, read.data, read.lines, read.broken)
+            problems += explain(error, read.data, read.lines, read.broken, model_at)
         else:
-            problems += _rows_that_do_not_fit(found, read.lines)
+            problems += further(found, read.lines)
     elif not problems:
-        problems.append(Problem(1, "the file must hold keys and values (version: 1, clusters: ...)"))
+        problems.append(Problem(1, f"the file must hold keys and values ({words.like})"))
     if problems or found is None:
-        ordered = sorted(dict.fromkeys(problems))
-        raise InvalidInputError("\n".join(f"{file}:{p.line}: {p.text}" for p in ordered))
+        raise InvalidInputError(told(problems, file))
     return found
 
 
@@ -90,12 +120,17 @@ def _rows_that_do_not_fit(found: policy.Policy, lines: Mapping[Path, int]) -> It
             yield Problem(lines.get(where, 1), f"overrides[{index}]: {error}")
 
 
-def _read(text: str, file: str) -> _Read:
-    """Text to plain data. Raises InvalidInputError where there is nothing to go on with."""
+def told(problems: Iterable[Problem], file: str) -> str:
+    """One line for each, in the order of the file."""
+    return "\n".join(f"{file}:{p.line}: {p.text}" for p in sorted(dict.fromkeys(problems)))
+
+
+def read_yaml(text: str, file: str, depth: int = MAX_DEPTH, what: str = "file for us") -> Read:
+    """Text to plain data, None for an empty file. Raises InvalidInputError where there is nothing to go on with."""
     if len(text) > MAX_CHARACTERS:
-        raise InvalidInputError(f"{file}:1: longer than {MAX_CHARACTERS} characters; this is no policy file")
+        raise InvalidInputError(f"{file}:1: longer than {MAX_CHARACTERS} characters; this is no {what}")
     try:
-        _bound(text, file)
+        _bound(text, file, depth)
         loader = _CoreLoader(text)
         try:
             root = loader.get_single_node()
@@ -110,21 +145,21 @@ def _read(text: str, file: str) -> _Read:
         what = " ".join(str(error).split())
         raise InvalidInputError(f"{file}:1: not readable as YAML: {what}") from None
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value.strip()):
-        raise InvalidInputError(f"{file}:1: the file is empty; it needs at least version and clusters")
-    builder = _Builder(file)
+        return Read(None, {}, [], frozenset())
+    builder = _Builder(file, depth)
     data = builder.build(root, (), ())
-    return _Read(data, builder.lines, builder.problems, frozenset(builder.broken))
+    return Read(data, builder.lines, builder.problems, frozenset(builder.broken))
 
 
-def _bound(text: str, file: str) -> None:
+def _bound(text: str, file: str, most: int) -> None:
     """Refuses deep nesting before anything recursive sees it."""
     depth = 0
     for event in yaml.parse(text, Loader=_CoreLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
-            if depth > MAX_DEPTH:
+            if depth > most:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise InvalidInputError(f"{file}:{line}: nested deeper than {MAX_DEPTH} levels")
+                raise InvalidInputError(f"{file}:{line}: nested deeper than {most} levels")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -132,8 +167,9 @@ def _bound(text: str, file: str) -> None:
 class _Builder:
     """Turns YAML nodes into plain data, remembers lines, and collects what the shape cannot say."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, depth: int) -> None:
         self.file = file
+        self.depth = depth
         self.lines: dict[Path, int] = {}
         self.problems: list[Problem] = []
         self.broken: set[Path] = set()
@@ -157,7 +193,7 @@ class _Builder:
         return self._scalar(node)
 
     def _wrong(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> str | None:
-        if any(node is other for other in above) or len(above) > MAX_DEPTH:
+        if any(node is other for other in above) or len(above) > self.depth:
             return "an alias (*name) leads deeper and deeper; write the values out"
         if node.tag not in _PLAIN:
             return f"the tag {node.tag} is not allowed; write a plain value"

@@ -12,6 +12,8 @@ from fleet.ledger import Attempt, Ledger, Span
 from fleet.model import FenceReceipt, NativeJob, NodeReceipt, Progress, Value
 from fleet.orders import JobSpec
 from fleet.people import Outcome, Question
+from fleet.placement import Placement
+from fleet.placing import PlaceWish
 from fleet.waves import Wave, WaveCount
 
 
@@ -26,6 +28,7 @@ class Runbook(StrEnum):
     WATCH = "WatchCluster"
     GUARD = "GuardCluster"
     LEMONS = "FindLemons"
+    PLACE = "PlaceJob"
 
 
 REFUSED = "Refused"
@@ -69,13 +72,16 @@ FREEZE_MEMO = "freeze"
 
 
 class SuperviseInput(Value):
-    """A job to supervise: already there (`native_id`), to be submitted (`spec`), or carried over (`ledger`)."""
+    """A job to supervise: already there (`native_id`), to be submitted (`spec`), to be placed (`wish`), or carried
+    over (`ledger`)."""
 
     job: str
     cluster: str
     native_id: str | None = None
     fingerprint: str = ""
     spec: JobSpec | None = None
+    wish: PlaceWish | None = None
+    """For any cluster; `cluster` is empty until one is chosen."""
     ledger: Ledger | None = None
     native: NativeJob | None = None
     adopted: bool = False
@@ -86,6 +92,35 @@ class SuperviseInput(Value):
     seen: tuple[str, ...] = ()
     """Keys of evidence that was handled already."""
     left_at: int | None = None
+
+
+class PlaceInput(Value):
+    """A job that has no cluster yet."""
+
+    wish: PlaceWish
+    generation: int
+    """Of the attempt to come."""
+
+
+class PlaceEnd(StrEnum):
+    """How a placement can end."""
+
+    PLACED = "placed"  # it runs, or ran
+    NOT_PLACED = "not_placed"  # it is nowhere, and nothing of it waits anywhere
+    LEFT = "left"  # a person took over; the text says what is where
+    CANCELLED = "cancelled"
+
+
+class PlaceResult(Value):
+    """How a placement ended. A failure is no exception."""
+
+    ended: PlaceEnd
+    text: str
+    cluster: str = ""
+    """Where it runs."""
+    spec: JobSpec | None = None
+    """What was submitted there."""
+    native: NativeJob | None = None
 
 
 class EvidenceBatch(Value):
@@ -273,6 +308,8 @@ class View(Value):
     """Of a guard: its waves under way or the last ones; None when it has had none."""
     op: str = ""
     result: str = ""
+    placement: Placement | None = None
+    """Of a placement: the last choice, with the reason for each cluster."""
 
 
 RecoveryResult.model_rebuild()

@@ -32,6 +32,7 @@ from activities.copies import CopyActivities
 from activities.jobs import JobActivities
 from activities.lemons import LemonControlActivities, LemonNodeActivities
 from activities.nodes import NodeActivities
+from activities.placing import PlacingActivities
 from activities.registry import implementations
 from activities.runtime import Runtime
 from activities.search import typed
@@ -124,6 +125,7 @@ def make_workers(
         )
     owners = (
         JobActivities(runtime),
+        PlacingActivities(runtime),
         NodeActivities(runtime),
         WatchActivities(runtime),
         WaveNodeActivities(runtime),

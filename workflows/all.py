@@ -5,8 +5,19 @@ from workflows.failover import FailoverInCluster
 from workflows.guard import GuardCluster
 from workflows.heal import HealNode
 from workflows.lemons import FindLemons
+from workflows.place import PlaceJob
 from workflows.restart import RestartInPlace
 from workflows.supervise import SuperviseJob
 from workflows.watch import WatchCluster
 
-ALL = (SuperviseJob, RestartInPlace, FailoverInCluster, HealNode, AskHuman, WatchCluster, GuardCluster, FindLemons)
+ALL = (
+    SuperviseJob,
+    RestartInPlace,
+    FailoverInCluster,
+    HealNode,
+    AskHuman,
+    WatchCluster,
+    GuardCluster,
+    FindLemons,
+    PlaceJob,
+)

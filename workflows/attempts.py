@@ -47,7 +47,7 @@ class Attempts(Book):
         """When what happened last was taken up: detection ended and the decision began."""
         self.progress = self.ledger.last.progress if self.ledger.last else Progress()
         self.child: workflow.ChildWorkflowHandle | None = None  # type: ignore[type-arg]  # generic only for checkers
-        self.headline = f"Job {inp.job} on {inp.cluster}"
+        self.headline = f"Job {inp.job} on {inp.cluster or 'no cluster yet'}"
 
     @property
     def native_id(self) -> str:
@@ -65,6 +65,7 @@ class Attempts(Book):
                 "story": self.story[-20:],
                 "questions": self.questions,
                 "spec": None,
+                "wish": None,
             }
         )
 

@@ -33,8 +33,8 @@ with workflow.unsafe.imports_passed_through():
         Update,
         View,
     )
-    from workflows.attempts import Attempts
     from workflows.base import Abandoned, StepFailed
+    from workflows.placed import Placed
 
 REMEMBERED = 500
 """Evidence keys remembered against repeats, also over continue-as-new."""
@@ -45,7 +45,7 @@ LOOK_AFTER_SUBMIT = timedelta(seconds=5)
 
 
 @workflow.defn(name=Runbook.SUPERVISE)
-class SuperviseJob(Attempts):
+class SuperviseJob(Placed):
     """One per job; its workflow id is the job's lock."""
 
     kind = Runbook.SUPERVISE
@@ -159,8 +159,13 @@ class SuperviseJob(Attempts):
         """Submits or finds the job; it is held from its first running moment on."""
         if self.native is None:
             self.at("take on", waits="the cluster")
-            await self.find_job()
-            self.unsure = self.inp.spec is not None
+            if self.inp.wish is None:
+                await self.find_job()
+                self.unsure = self.inp.spec is not None
+            else:
+                self.result = await self.place(self.inp.wish)
+        if self.result:
+            return
         told, self.news = self.news, self.native
         if told is not None and told.phase.ended:  # told while it was read, so it comes after what was read
             await self.follow_safely()
