@@ -38,7 +38,12 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
-    Command("submit", "clients.commands.jobs:submit", "Submit a batch script and supervise the job.", ACT),
+    Command(
+        "submit",
+        "clients.commands.jobs:submit",
+        "Submit a job to a cluster, or to the best one.",
+        ACT,
+    ),
     Command("evidence", "clients.commands.nodes:evidence", "Hand in what was seen on a node.", ACT),
     Command("list", "clients.commands.runs:list_", "List runbooks.", LOOK),
     Command("describe", "clients.commands.runs:describe", "Show one runbook, running or ended.", LOOK),

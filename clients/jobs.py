@@ -23,6 +23,7 @@ from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, fleet_name, job_workflo
 from fleet.ledger import Ledger
 from fleet.model import JobTokens, NativeJob, label_safe
 from fleet.orders import JobSpec
+from fleet.placing import PlaceWish
 from fleet.policy import Policy
 from fleet.redact import redact
 from fleet.runbooks import FINGERPRINT_MEMO, Accepted, Order, Runbook, SuperviseInput, Update
@@ -140,26 +141,38 @@ def new_job_name(script_name: str, script: str) -> str:
 
 async def submit(client: Client, cluster: str, spec: JobSpec, by: str) -> Started:
     """Starts the job's runbook, which submits it. Raises CliError when the name is taken."""
-    identity = job_workflow_id(spec.job)
+    started = SuperviseInput(job=spec.job, cluster=cluster, spec=spec, by=by)
+    return await _start(client, started, spec.name, f"on {cluster}", f"{spec.job} goes to {cluster}")
+
+
+async def submit_anywhere(client: Client, wish: PlaceWish, by: str) -> Started:
+    """Starts the job's runbook, which finds a cluster for it. Raises CliError when the name is taken."""
+    started = SuperviseInput(job=wish.job, cluster="", wish=wish, by=by)
+    text = f"{wish.job} goes to the cluster that fits best; `runbook describe {wish.job}` says which and why"
+    return await _start(client, started, wish.name, f"on any cluster with {wish.request.nodes} nodes", text)
+
+
+async def _start(client: Client, inp: SuperviseInput, shown: str, where: str, text: str) -> Started:
+    identity = job_workflow_id(inp.job)
     try:
         await client.start_workflow(
             Runbook.SUPERVISE,
-            SuperviseInput(job=spec.job, cluster=cluster, spec=spec, by=by),
+            inp,
             id=identity,
             task_queue=RUNBOOKS_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-            search_attributes=talk.search_attributes(cluster=cluster, job=spec.job),
-            static_summary=f"{spec.name} on {cluster}, submitted by {by}"[:180],
+            search_attributes=talk.search_attributes(cluster=inp.cluster, job=inp.job),
+            static_summary=f"{shown} {where}, submitted by {inp.by}"[:180],
         )
     except WorkflowAlreadyStartedError as error:
         found = await runs.find(client, identity)
         state = "is under way" if found and found.row.status == "running" else "has been used before"
         raise CliError(
-            f"the job name {spec.job} {state}; a name is given once: see `runbook describe {spec.job}`, "
+            f"the job name {inp.job} {state}; a name is given once: see `runbook describe {inp.job}`, "
             "or give another --job"
         ) from error
-    return Started(id=identity, state="started", text=f"{spec.job} goes to {cluster}", ui=talk.link(client, identity))
+    return Started(id=identity, state="started", text=text, ui=talk.link(client, identity))
 
 
 # -- finding

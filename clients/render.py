@@ -8,11 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from clients.output import clean
-from clients.shapes import Description, DryRun, LemonRow, OpenQuestion, RunRow, Why
+from clients.shapes import Description, DryRun, LemonRow, OpenQuestion, PlacementPlan, RunRow, Why
 from fleet.baselines import Baseline
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.ledger import Ledger
 from fleet.people import Question
+from fleet.placement import CriterionName
 from fleet.report import lasting, moment
 from fleet.runbooks import Lease, View
 
@@ -323,3 +324,22 @@ def dry_run_page(plan: DryRun) -> RenderableType:
     parts += [cell(note, "yellow") for note in plan.notes]
     parts.append(cell("dry run: nothing was changed", "dim"))
     return Group(*parts)
+
+
+def placement_page(plan: PlacementPlan) -> RenderableType:
+    """The order in which clusters would be tried, and why."""
+    rows: list[tuple[str, object]] = [
+        ("would be", Text(plan.id, style="bold")),
+        ("goes to", plan.choice or "no cluster now; a person would be asked"),
+        ("must run in", lasting(plan.start_within) if plan.start_within else "limits.place_timeout of the policy"),
+    ]
+    made = table("CLUSTER", "TRY", "CHECKPOINT", "DATASET", "SWITCHES", "ROOM", "WHY")
+    for candidate in plan.candidates:
+        facts = candidate.facts
+        made.add_row(
+            cell(candidate.cluster),
+            cell("" if candidate.rank is None else candidate.rank, "bold green" if candidate.rank == 1 else ""),
+            *(cell(facts.get(name, "")) for name in list(CriterionName)[:-1]),
+            Text(clean(candidate.why), overflow="fold", no_wrap=False),
+        )
+    return Group(grid(rows), Text(""), made, cell("dry run: nothing was changed", "dim"))

@@ -18,6 +18,7 @@ from fleet.runbooks import Runbook, View
 
 KINDS = {
     "job": Runbook.SUPERVISE,
+    "place": Runbook.PLACE,
     "restart": Runbook.RESTART,
     "failover": Runbook.FAILOVER,
     "node": Runbook.HEAL,

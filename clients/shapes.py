@@ -9,6 +9,7 @@ from fleet.baselines import Baseline
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.model import Value
 from fleet.people import Choice, Question
+from fleet.placement import Candidate
 from fleet.plans import PlannedStep
 from fleet.runbooks import View
 
@@ -18,7 +19,7 @@ class RunRow(Value):
 
     id: str
     kind: str
-    """job, restart, failover, node, ask, watch, guard or lemons."""
+    """job, place, restart, failover, node, ask, watch, guard or lemons."""
     status: str
     """running, completed, failed, cancelled, terminated or timed_out."""
     cluster: str = ""
@@ -142,6 +143,20 @@ class LemonRow(Value):
     """The node takes no work now."""
     answer: str = ""
     """What a person said about just this record."""
+
+
+class PlacementPlan(Value):
+    """`submit JOB.yaml --dry-run`: the cluster that would be tried first, and the reason for each one."""
+
+    id: str
+    job: str
+    choice: str | None
+    """None: no cluster can take it now; the runbook would ask a person."""
+    why: str
+    candidates: tuple[Candidate, ...]
+    """In the order in which they would be tried, then those that cannot take it."""
+    start_within: float | None = None
+    """Seconds; None: `limits.place_timeout` of the policy."""
 
 
 class EvidenceSent(Value):

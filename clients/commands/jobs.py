@@ -1,8 +1,8 @@
 """`submit`, `start restart`, `start failover`, `logs`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -12,6 +12,7 @@ from clients.options import COMMON, As, Common, DryRunFlag, Fleet, Reason, Timeo
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+    from clients.shapes import Started
     from fleet.orders import JobSpec
 
 
@@ -71,12 +72,21 @@ class JobWords:
         )
 
 
+class Afterwards(NamedTuple):
+    """What the command does once the job's runbook has started."""
+
+    wait: bool
+    watch: bool
+    timeout: float | None
+
+
 def submit(
-    cluster: str,
-    script: Path,
+    target: str,
+    script: Path | None = None,
     /,
     *,
     words: JobWords = JobWords(),
+    dry_run: DryRunFlag = False,
     wait: bool = False,
     watch: bool = False,
     detach: bool = False,
@@ -85,12 +95,12 @@ def submit(
     fleet: Fleet = None,
     common: Common = COMMON,
 ) -> int:
-    """Submit a batch script or a manifest and supervise the job for its whole life.
+    """Submit a job and supervise it for its whole life: a script to a cluster, or a job file to the best cluster.
 
     Parameters
     ----------
-    cluster
-        Cluster to run on.
+    target
+        Cluster to run on, then SCRIPT; or a job file (JOB.yaml) with a template for each kind of cluster.
     script
         Batch script in the scheduler's own language, begins with `#!`; for Kubernetes a manifest of one job.
     wait
@@ -107,20 +117,53 @@ def submit(
 
     if wait + watch + detach > 1:
         raise usage("give one of --wait, --watch and --detach")
-    spec, found, by, screen = words.spec(script), policy(fleet), caller(as_), common.screen
+    by, screen, then = caller(as_), common.screen, Afterwards(wait, watch, timeout)
+    if script is None:
+        return _submit_file(Path(target), words, by, common, then, dry_run=dry_run)
+    if dry_run:
+        raise usage("--dry-run shows the choice of a cluster; it needs a job file: runbook submit JOB.yaml --dry-run")
+    spec, found = words.spec(script), policy(fleet)
 
     async def work(client: "Client") -> int:
-        where = await checked_cluster(client, cluster, found)
+        where = await checked_cluster(client, target, found)
         jobs.check_language(where, found.cluster(where).kind if found else "", spec)
         started = await jobs.submit(client, where, spec, by)
-        if not (wait or watch) or screen.form != "json":
-            screen.answer(started, name=started.id, text=f"{started.id} started: {started.text}")
-        if wait or watch:
-            return await follow_up(client, started.id, screen, page=watch, timeout=timeout)
-        screen.note(f"follow it with `runbook watch {spec.job}`")
-        return 0
+        return await _follow(client, started, spec.job, common, then)
 
     return run_following(common, screen, work)
+
+
+def _submit_file(path: Path, words: JobWords, by: str, common: Common, then: Afterwards, *, dry_run: bool) -> int:
+    """A job file: to the best cluster, or only the choice."""
+    from clients import job_files, jobs, render
+    from clients.errors import usage
+
+    if path.suffix not in job_files.SUFFIXES:
+        raise usage(f"{path} is no job file (JOB.yaml); to submit a script, name its cluster first: CLUSTER SCRIPT")
+    if replace(words, job=None) != JobWords():
+        raise usage("of the words about a job only --job goes with a job file; write the others into it")
+    wish, screen = job_files.read_job(path, words.job), common.screen
+
+    async def work(client: "Client") -> int:
+        if dry_run:
+            plan = await job_files.plan(client, wish)
+            screen.one(plan, name=plan.choice or "", page=render.placement_page(plan))
+            return 0
+        started = await jobs.submit_anywhere(client, wish, by)
+        return await _follow(client, started, wish.job, common, then)
+
+    return run_following(common, screen, work)
+
+
+async def _follow(client: "Client", started: "Started", job: str, common: Common, then: Afterwards) -> int:
+    screen = common.screen
+    following = then.wait or then.watch
+    if not following or screen.form != "json":
+        screen.answer(started, name=started.id, text=f"{started.id} started: {started.text}")
+    if following:
+        return await follow_up(client, started.id, screen, page=then.watch, timeout=then.timeout)
+    screen.note(f"follow it with `runbook watch {job}`")
+    return 0
 
 
 def restart(

@@ -142,8 +142,8 @@ def test_http_goes_to_this_machine_only(url: str) -> None:
 LIMITS = (
     "nodes_out, nodes_out_percent, wave_from, nodes_isolated, nodes_isolated_percent, in_place_tries, "
     "in_place_delays, in_cluster_tries, across_tries, early_failure, "
-    "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, drain_deadline, question_expiry, settle, "
-    "lemon_quantile, stall_after"
+    "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, place_timeout, drain_deadline, "
+    "question_expiry, settle, lemon_quantile, stall_after"
 )
 TOP = "version, clusters, limits, modes, approvers, copies, notify, store, keep, overrides"
 STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, failover_in_cluster, adopt"
