@@ -6,6 +6,7 @@ order of `CRITERIA`; the first that differs decides. Rules and their sources: re
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 from pydantic import Field
@@ -129,8 +130,9 @@ def place(request: Request, offers: Iterable[Offer]) -> Placement:
     """
     found = sorted(offers, key=lambda offer: offer.cluster)
     names = [offer.cluster for offer in found]
-    if len(set(names)) < len(names):
-        raise ValueError(f"a cluster is offered twice: {', '.join(n for n in set(names) if names.count(n) > 1)}")
+    twice = [one for one, following in pairwise(names) if one == following]
+    if twice:
+        raise ValueError(f"a cluster is offered twice: {twice[0]}")
     seats: list[Seat] = []
     out: list[Candidate] = []
     for offer in found:
