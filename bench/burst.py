@@ -22,7 +22,8 @@ from bench.machine import cpu_seconds
 from bench.stand import REPOSITORY, Stand, say, stand, until
 from bench.table import Figure
 from clients.nodes import send_evidence
-from fleet.identity import guard_workflow_id, node_workflow_id
+from fleet.errors import FleetError
+from fleet.identity import guard_workflow_id, node_workflow_id, watch_workflow_id
 from fleet.model import Value
 from fleet.policy import Policy
 from fleet.policy_file import parse_policy
@@ -36,7 +37,7 @@ SUMMARY = "1,000 faulty nodes at once: isolated and repairs requested, beside a 
 CLUSTER = "gamma"
 ISOLATED_GOAL, REQUESTED_GOAL = 10.0, 40.0
 """Seconds from the log being handed in until the last node is seen cordoned, and the last repair requested."""
-PATIENCE = 300.0
+PATIENCE = 120.0
 QUIET = 5.0
 """Seconds between two sides, in which controllers and watches come to rest."""
 
@@ -154,7 +155,11 @@ async def _ours(
     start = time.time()
     await send_evidence(here.client, CLUSTER, log, policy)
     handed_in = time.time() - start
-    isolated = await eyes.all_out(len(nodes), PATIENCE) - start
+    try:
+        isolated = await eyes.all_out(len(nodes), PATIENCE) - start
+    except FleetError:
+        await _say_what_happened(here, eyes)
+        raise
     first = min(eyes.cordoned.values()) - start
     count = await _requested(here, len(nodes))
     requested = time.time() - start
@@ -176,6 +181,13 @@ async def _ours(
         server_cpu=spent[1],
         apiserver_cpu=spent[2],
     )
+
+
+async def _say_what_happened(here: Stand, eyes: Watched) -> None:
+    say(f"{len(eyes.cordoned)} nodes are cordoned")
+    for workflow_id in (watch_workflow_id(CLUSTER), guard_workflow_id(CLUSTER)):
+        view = await here.view(workflow_id)
+        say("\n".join((workflow_id, *(view.story if view else ()))))
 
 
 def kernel_log(nodes: Sequence[str]) -> bytes:

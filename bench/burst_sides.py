@@ -30,7 +30,8 @@ class Watched:
     def __init__(self, api: KubeApi) -> None:
         self._api = api
         self.cordoned: dict[str, float] = {}
-        """node -> when it was first seen cordoned."""
+        """node -> when it was first seen cordoned, also if it is back by now; emptied by `all_in`."""
+        self._out: set[str] = set()
         self.known = 0
 
     async def follow(self) -> None:
@@ -51,8 +52,9 @@ class Watched:
         name = raw["metadata"]["name"]
         if raw.get("spec", {}).get("unschedulable"):
             self.cordoned.setdefault(name, time.time())
+            self._out.add(name)
         else:
-            self.cordoned.pop(name, None)
+            self._out.discard(name)
 
     async def all_out(self, count: int, limit: float) -> float:
         """When the last of `count` nodes was seen cordoned."""
@@ -60,7 +62,8 @@ class Watched:
         return max(self.cordoned.values())
 
     async def all_in(self, limit: float) -> None:
-        await until(lambda: _is(not self.cordoned), limit, "every node to be back", every=0.1)
+        await until(lambda: _is(not self._out), limit, "every node to be back", every=0.1)
+        self.cordoned.clear()
 
 
 async def _is(true: bool) -> bool:

@@ -1,5 +1,6 @@
 """A private Kubernetes cluster of the lab for a bench, in a network namespace that nothing leads out of."""
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -12,11 +13,14 @@ from workers.demo_kubernetes import enter_network
 from workers.lab_k8s import K8sLab
 
 TRIES = 3
+KUBERNETES_GRACE = "50s"
+"""Default of kube-controller-manager's --node-monitor-grace-period; the lab's own is shorter."""
 
 
 @contextmanager
 def lab(*clusters: str, nodes: int, fake_nodes: int = 0, gpus: int = 8) -> Iterator[K8sLab]:
-    """Starts the clusters and moves this thread, and all that it starts from now on, into their network.
+    """Starts the clusters and moves this thread, and all that it starts from now on, into their network. Silent nodes
+    are given up by Kubernetes' own patience where there are fake ones: one kwok answers for all of them.
 
     To be entered before there are other threads. Nothing of it is left afterwards. Raises PermanentError, with the
     command that installs what is missing, where the lab cannot run.
@@ -24,6 +28,8 @@ def lab(*clusters: str, nodes: int, fake_nodes: int = 0, gpus: int = 8) -> Itera
     folder = Path(tempfile.mkdtemp(prefix="grk"))  # short: sockets lie below it
     folder.chmod(0o755)
     place = K8sLab(folder / "lab")
+    if fake_nodes:
+        os.environ["NODE_GRACE"] = KUBERNETES_GRACE
     try:
         place.check()
         place.up(clusters, nodes=nodes, gpus=gpus)
