@@ -18,18 +18,21 @@ from typing import Any
 
 from tests.require import missing
 
+PROGRAMS = ("postgres", "initdb", "pg_isready", "createdb", "pg_dump", "pg_restore")
 START_LIMIT = 30.0
 """Seconds; it takes a fraction of one."""
 QUICK = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=40", "log_min_messages=fatal")
 
 
 def programs() -> Path:
-    """Folder of the newest PostgreSQL here. Ends the test where there is none."""
-    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3]))
-    found = str(debian[-1]) if debian else shutil.which("postgres")
-    if found is None:
-        missing("postgresql", "there is no PostgreSQL server: deploy/lab/postgresql_packages.sh")
-    return Path(found).parent
+    """Folder of the newest PostgreSQL of Debian, else of the one on the PATH. Ends the test where there is none."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda p: int(p.parts[-2]), reverse=True)
+    on_path = shutil.which("postgres")
+    folders = (*debian, *([Path(on_path).parent] if on_path else []))
+    whole = [folder for folder in folders if all((folder / program).exists() for program in PROGRAMS)]
+    if whole:
+        return whole[0]
+    return missing("postgresql", "there is no whole PostgreSQL server: deploy/lab/postgresql_packages.sh")
 
 
 class Cluster:

@@ -4,9 +4,9 @@
 set -euo pipefail
 LAB=PostgreSQL
 PACKAGES="postgresql"
-PROGRAMS="/usr/lib/postgresql/*/bin/postgres"
-ELSEWHERE="install a PostgreSQL 13 server or newer, with postgres on the PATH"
-if command -v postgres >/dev/null; then exit 0; fi
+PROGRAMS="postgres initdb pg_isready createdb pg_dump pg_restore"
+PATH="$PATH$(printf ':%s' /usr/lib/postgresql/*/bin)"
+ELSEWHERE="install a PostgreSQL 13 server or newer, with postgres, initdb, pg_isready, createdb, pg_dump on the PATH"
 no_cluster=/etc/postgresql-common/createcluster.d/gpu-runbooks.conf
 prepare() {
   mkdir -p "${no_cluster%/*}"

@@ -17,6 +17,7 @@ from fleet.strikes import Inventory, Run, Strike, StrikeKind
 from tests.postgresql import Cluster
 from workers import doctor_fleet
 from workers.doctor_checks import Grade
+from workers.worker import store_url
 
 DAY = 86400.0
 UUID = "GPU-6c4a1b9e-0000-4000-8000-000000000001"
@@ -189,6 +190,18 @@ def test_doctor_shows_the_size_and_since_when(store: HistoryStore, url: str) -> 
     assert "2 specs, 6 pieces of evidence" in check.text
     assert "4 strikes, 2 runs, 2 figures, 2 inventories" in check.text
     assert " MB, the oldest of 1970-01-21 00:00:00 UTC in " in check.text
+
+
+def test_a_worker_opens_the_postgresql_that_its_policy_names(postgresql: Cluster, tmp_path: Path) -> None:
+    url = postgresql.new_database()
+    policy = tmp_path / "fleet.yaml"
+    policy.write_text(f"version: 1\nclusters: {{alpha: {{kind: sim, path: world.sqlite}}}}\nstore: '{url}'\n")
+    opened = HistoryStore(store_url(policy, tmp_path))
+    opened.add_evidence([seen(Kind.XID, "79", 1.0)])
+    opened.close()
+    again = HistoryStore(url)
+    assert len(again.record(since=0).strikes) == 1
+    again.close()
 
 
 def test_a_server_that_is_away_is_temporary(tmp_path: Path) -> None:
