@@ -333,13 +333,13 @@ def placement_page(plan: PlacementPlan) -> RenderableType:
         ("goes to", plan.choice or "no cluster now; a person would be asked"),
         ("must run in", lasting(plan.start_within) if plan.start_within else "limits.place_timeout of the policy"),
     ]
-    made = table("CLUSTER", "TRY", "CHECKPOINT", "DATASET", "SWITCHES", "ROOM", "WHY")
-    for candidate in plan.candidates:
-        facts = candidate.facts
-        made.add_row(
-            cell(candidate.cluster),
-            cell("" if candidate.rank is None else candidate.rank, "bold green" if candidate.rank == 1 else ""),
-            *(cell(facts.get(name, "")) for name in list(CriterionName)[:-1]),
-            Text(clean(candidate.why), overflow="fold", no_wrap=False),
-        )
-    return Group(grid(rows), Text(""), made, cell("dry run: nothing was changed", "dim"))
+    parts: list[RenderableType] = [grid(rows)]
+    ranked = [candidate for candidate in plan.candidates if candidate.rank is not None]
+    if ranked:
+        made = table("CLUSTER", "CHECKPOINT", "DATASET", "SWITCHES", "ROOM", "TRY")
+        for one in ranked:
+            facts = (cell(one.facts.get(name, "")) for name in list(CriterionName)[:-1])
+            made.add_row(cell(one.cluster), *facts, cell(one.rank, "bold green" if one.rank == 1 else ""))
+        parts += [Text(""), made]
+    parts += [Text(""), grid([(candidate.cluster, candidate.why) for candidate in plan.candidates])]
+    return Group(*parts, cell("dry run: nothing was changed", "dim"))

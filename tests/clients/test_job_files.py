@@ -34,6 +34,10 @@ def test_the_dry_run_names_the_cluster_and_the_reason_for_each_and_starts_nothin
     assert "no other cluster can take it" in alpha["why"]
     assert "its trial refuses the job: the simulated cluster knows no submit option '--account'" in beta["why"]
     assert "dry run: nothing was changed" in page.out
+    words = " ".join(page.out.split())
+    assert f"alpha {alpha['why']}" in words
+    assert f"beta {beta['why']}" in words
+    assert all(fact in words for fact in alpha["facts"].values())
     assert invoke("submit", path, "--dry-run", "-o", "name").out == "alpha\n"
     assert invoke("describe", "never").code == 2
     assert not [e for c in ("alpha", "beta") for e in stage.faults(c).effects("submit")]
