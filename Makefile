@@ -43,6 +43,7 @@ bench: setup ## Every figure that we claim, beside its alternative
 	$(RUN) python -m bench recovery --backend kubernetes
 	$(RUN) python -m bench burst
 	$(RUN) python -m bench overhead
+	$(RUN) python -m bench copy
 	$(RUN) python -m bench parse
 	$(RUN) python -m bench placement
 

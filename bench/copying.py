@@ -161,7 +161,6 @@ async def pair(source: Path, root: str, env: Mapping[str, str], over: str, numbe
         seconds[name] = time.perf_counter() - start
         say(f"{over}: {name} {seconds[name]:.1f} s")
     for name, step in (("prove", prove), ("publish", publish)):
-        rest()
         begun = time.perf_counter()
         await step(order, env)
         seconds[name] = time.perf_counter() - begun
