@@ -85,7 +85,7 @@ class Copying:
         something of others; TemporaryError for what another try may mend."""
         started = time.monotonic()
         g = self.ground
-        manifest = await g.manifest()
+        manifest, _ = await asyncio.gather(g.manifest(), g.target.kinds())  # the second is kept by the store
         fresh = manifest is None
         if manifest is None:
             manifest, there = await self._begin()

@@ -21,6 +21,7 @@ from fleet.copying.manifest import (
 from fleet.copying.places import copy_op, parse_place, staging
 from fleet.copying.space import Space, due_replicas, judge_space, seconds_for, size_text
 from fleet.errors import InvalidInputError, RefusedError
+from fleet.units import parse_rate, rate_text
 
 A, B = "a" * 64, "b" * 64
 
@@ -242,3 +243,18 @@ def test_each_kth_complete_checkpoint_is_replicated_the_newest_only(
     steps: list[int], copied: list[int], every: int, due: tuple[int, ...]
 ) -> None:
     assert due_replicas(steps, copied, every) == due
+
+
+@pytest.mark.parametrize(("text", "rate"), [("500kB/s", 5e5), ("1.5MB/s", 1.5e6), ("2GB/s", 2e9), ("0.001kB/s", 1.0)])
+def test_rates_read_back_as_they_are_written(text: str, rate: float) -> None:
+    assert parse_rate(text) == pytest.approx(rate)
+    assert rate_text(parse_rate(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(500, "say the unit: 500MB/s"), ("0MB/s", "moves nothing"), ("500 MB", "is no rate"), ("5Mb/s", "is no")],
+)
+def test_a_rate_that_is_none_says_how_to_write_it(text: object, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        parse_rate(text)
