@@ -202,6 +202,18 @@ class Gather(Value):
     restarts: int
 
 
+class Hang(Value):
+    """An attempt of a job that may hang, or was ended by a watchdog because it did."""
+
+    cluster: str
+    native_id: str
+    job: str
+    nodes: tuple[str, ...]
+    """In the cluster's order."""
+    since: float
+    """When it began to run (epoch seconds): older dumps are another attempt's."""
+
+
 class NeedsNodes(Value):
     """Asks how many nodes could take the job, its own ones counted as free."""
 
@@ -469,6 +481,7 @@ class StopOut(Value):
 READ_JOB = Activity("read_job", OnJob, NativeJob, _s(20), _s(600))
 LOOK = Activity("look_at_job", Look, Looked, _s(30), _s(600))
 GATHER = Activity("gather_evidence", Gather, EvidenceIn, _s(60), _s(600))
+DIAGNOSE_HANG = Activity("diagnose_hang", Hang, EvidenceIn, _s(240), _s(900))
 COUNT_FREE = Activity("count_free_nodes", NeedsNodes, FreeNodes, _s(30), _s(600))
 READ_NODE = Activity("read_node", OnNode, NodeFacts, _s(20), _s(600))
 READ_LOG = Activity("read_log", OnJob, LogTail, _s(20), _s(60))

@@ -32,6 +32,7 @@ class Command(NamedTuple):
     """One row of the command table."""
 
     name: str
+    """`doctor`, or `diagnose hang` for a command in a group of its own."""
     path: str
     help: str
     group: Group | None
@@ -89,7 +90,13 @@ def make_app(more: Sequence[Command] = ()) -> App:
 def add(app: App, commands: Sequence[Command], **settings: Any) -> None:
     """Registers rows by their import path; nothing is imported yet."""
     for number, row in enumerate(commands, 1):
-        app.command(row.path, name=row.name, help=row.help, group=row.group, sort_key=number, **settings)
+        outer, _, inner = row.name.rpartition(" ")
+        home = app
+        if outer:
+            home = App(name=outer, help=row.help, group=row.group, sort_key=number)
+            app.command(home)
+        group = None if outer else row.group
+        home.command(row.path, name=inner, help=row.help, group=group, sort_key=number, **settings)
 
 
 def _version() -> str:

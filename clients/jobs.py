@@ -103,6 +103,7 @@ def comment_of(tokens: JobTokens) -> str:
         "total-steps": tokens.total_steps,
         "generation-check": "yes" if tokens.generation_check else None,
         "log": tokens.log,
+        "dumps": tokens.dumps,
     }
     comment = " ".join(
         f"{TOKEN_PREFIX}{key}" + (f"={value}" if value != "" else "")

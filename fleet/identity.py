@@ -84,7 +84,7 @@ def parse_tokens(comment: str) -> JobTokens:
     job = flags.get("job", "")
     signal = flags.get("checkpoint-signal", "").upper().removeprefix("SIG")
     checkpoint = flags.get("checkpoint", "")
-    log = flags.get("log", "")
+    log, dumps = flags.get("log", ""), flags.get("dumps", "")
     steps = flags.get("total-steps", "")
     return JobTokens(
         supervise="supervise" in flags and flags["supervise"] in {"", "yes", "true"},
@@ -95,6 +95,7 @@ def parse_tokens(comment: str) -> JobTokens:
         total_steps=int(steps) if steps.isdigit() and int(steps) > 0 else None,
         generation_check=flags.get("generation-check", "") in {"yes", "true"},
         log=log if log.startswith("/") else None,
+        dumps=dumps if dumps.startswith("/") else None,
     )
 
 

@@ -59,6 +59,8 @@ class JobTokens(Value):
     generation_check: bool = False
     """The job's writer refuses to write when a higher generation exists."""
     log: str | None = None
+    dumps: str | None = None
+    """Folder in which its ranks leave Flight Recorder dumps, an absolute path."""
 
 
 _LAUNCH_FAILED = ("launchfailedrequeuedheld", "joblaunchfailure")

@@ -14,6 +14,7 @@ COMMANDS = (
     Command(
         "checkpoints", "workers.checkpoints:checkpoints", "Which checkpoint is complete, and why not the others.", RUN
     ),
+    Command("diagnose hang", "workers.diagnose:hang", "Which rank a job waits for, from its ranks' dumps.", RUN),
 )
 
 

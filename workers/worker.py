@@ -29,6 +29,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from activities.backends.factory import make_backend
 from activities.control import ControlActivities
 from activities.copies import CopyActivities
+from activities.hangs import HangActivities
 from activities.jobs import JobActivities
 from activities.lemons import LemonControlActivities, LemonNodeActivities
 from activities.nodes import NodeActivities
@@ -127,6 +128,7 @@ def make_workers(
         JobActivities(runtime),
         PlacingActivities(runtime),
         NodeActivities(runtime),
+        HangActivities(runtime),
         WatchActivities(runtime),
         WaveNodeActivities(runtime),
         LemonNodeActivities(runtime),

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Protocol, runtime_checkable
 
 from fleet.evacuation import EvacuationOrder, EvacuationState
+from fleet.faults.sources.flight_recorder import Dump
 from fleet.model import (
     Capacity,
     CheckResult,
@@ -169,6 +170,24 @@ class ClusterBackend(Protocol):
 
     async def close(self) -> None:
         """Ends child processes and connections."""
+
+
+class Dumps(Value):
+    """What the ranks of a job left in the folder that it names, as far as it can be read."""
+
+    dumps: Mapping[int, Dump] = {}
+    """By rank; without what no judgement needs."""
+    left: Mapping[str, str] = {}
+    """File -> why it was not read."""
+
+
+@runtime_checkable
+class DumpReader(Protocol):
+    """Optional: files of a job can be read. Asked for by name."""
+
+    async def dumps(self, native_id: str, since: float) -> Dumps:
+        """Flight Recorder dumps that were written at `since` (epoch seconds) or later; empty when the job names no
+        folder (`gpu-runbooks.io/dumps`)."""
 
 
 @runtime_checkable

@@ -41,6 +41,8 @@ class JobWords:
     """The job's writer refuses to write when a higher generation exists."""
     log: str | None = None
     """The job's output file, where it is not the scheduler's own."""
+    dumps: str | None = None
+    """Folder of the ranks' Flight Recorder dumps, an absolute path."""
 
     def spec(self, script: Path) -> "JobSpec":
         """What is submitted. Raises CliError (usage) for words or a script that no scheduler would take."""
@@ -60,6 +62,7 @@ class JobWords:
             total_steps=self.total_steps,
             generation_check=self.generation_check,
             log=self.log,
+            dumps=self.dumps,
         )
         return JobSpec(
             job=job,

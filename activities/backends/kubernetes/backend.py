@@ -21,7 +21,7 @@ from activities.backends.kubernetes.room import read_room
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.kubernetes.submit import Submits
 from activities.backends.kubernetes.view import ClusterView
-from activities.backends.port import Change, GoOn, Isolations, MissingRights
+from activities.backends.port import Change, Dumps, GoOn, Isolations, MissingRights
 from activities.backends.power import Hooks, Power
 from fleet.errors import FleetError, TemporaryError, UnreadableError
 from fleet.evacuation import EvacuationOrder, EvacuationState
@@ -128,6 +128,9 @@ class KubernetesBackend:
 
     async def log_tail(self, native_id: str, lines: int = 100) -> tuple[str, ...]:
         return await self._outputs.log_tail(native_id, lines)
+
+    async def dumps(self, native_id: str, since: float) -> Dumps:
+        return await self._outputs.dumps(native_id, since)
 
     # -- a job
 

@@ -1,4 +1,4 @@
-"""An attempt's own output: its last steps, and its last words.
+"""An attempt's own output: its last steps, its last words, and the dumps of its ranks.
 
 From the shared file that the job names (`gpu-runbooks.io/log`), which outlives its pods; else from the annotation
 `gpu-runbooks.io/progress` of a pod; else from its pods' logs through the apiserver. A log goes with its pod's object,
@@ -8,10 +8,12 @@ so what an attempt said is remembered by this process.
 import asyncio
 from collections.abc import AsyncIterator
 
+from activities.backends.dumps import read_dumps_below
 from activities.backends.kubernetes.api import KubeApi
 from activities.backends.kubernetes.jobview import JobRecord
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.view import ClusterView
+from activities.backends.port import Dumps
 from activities.backends.tail import read_tail_below
 from activities.backends.training_log import keep_first, parse_progress
 from fleet.errors import FleetError
@@ -24,7 +26,7 @@ WHOLE, TAIL = 16_000, 300
 
 
 class Outputs:
-    """`progress` and `log_tail` of one cluster."""
+    """`progress`, `log_tail` and `dumps` of one cluster."""
 
     def __init__(self, api: KubeApi, view: ClusterView) -> None:
         self.api = api
@@ -67,6 +69,13 @@ class Outputs:
                 share = max(1, lines // len(found))
                 return tuple(line for rank in found for line in rank[-share:])
         return ()
+
+    async def dumps(self, native_id: str, since: float) -> Dumps:
+        record = await self._record(native_id)
+        folder = record.job.tokens.dumps if record else None
+        if not folder:
+            return Dumps()
+        return await asyncio.to_thread(read_dumps_below, folder, self.view.settings.roots, since)
 
     async def _record(self, native_id: str) -> JobRecord | None:
         for record in await self.view.jobs(self.view.settings.alive):

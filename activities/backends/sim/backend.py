@@ -9,8 +9,9 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TypeVar
 
+from activities.backends.dumps import read_dumps_below
 from activities.backends.one_by_one import isolate_each
-from activities.backends.port import Change, GoOn, Isolations
+from activities.backends.port import Change, Dumps, GoOn, Isolations
 from activities.backends.sim import jobs, nodes
 from activities.backends.sim.attempts import read_log, read_progress
 from activities.backends.sim.engine import advance, settle
@@ -19,6 +20,7 @@ from activities.backends.sim.settings import SimSettings
 from activities.backends.sim.store import Store, Tx
 from fleet.errors import AmbiguousError, FleetError, InvalidInputError, NotFoundError, TemporaryError
 from fleet.evacuation import EvacuationOrder, EvacuationState
+from fleet.identity import parse_tokens
 from fleet.model import (
     Capacity,
     CheckResult,
@@ -173,6 +175,19 @@ class SimBackend:
                 return ()
 
         return await self._beside(look)
+
+    async def dumps(self, native_id: str, since: float) -> Dumps:
+        """Of real files beside the world's own, for its trainings are only told."""
+
+        def look(tx: Tx) -> str | None:
+            try:
+                return parse_tokens(jobs.find(tx, native_id)["comment"]).dumps
+            except NotFoundError:
+                return None
+
+        folder = await self._beside(look)
+        roots = (str(self._settings.path.parent),)
+        return await asyncio.to_thread(read_dumps_below, folder, roots, since) if folder else Dumps()
 
     # -- a job
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 from activities.backends.one_by_one import isolate_each
-from activities.backends.port import Change, GoOn, Isolations
+from activities.backends.port import Change, Dumps, GoOn, Isolations
 from activities.backends.slurm.attempts import Attempts
 from activities.backends.slurm.check import Checks
 from activities.backends.slurm.commands import GRACE, Commands
@@ -144,6 +144,9 @@ class SlurmBackend:
 
     async def log_tail(self, native_id: str, lines: int = 100) -> tuple[str, ...]:
         return await self._outputs.log_tail(native_id, lines)
+
+    async def dumps(self, native_id: str, since: float) -> Dumps:
+        return await self._outputs.dumps(native_id, since)
 
     # -- a job
 

@@ -1,4 +1,4 @@
-"""An attempt's own output: its last steps, and its last words.
+"""An attempt's own output: its last steps, its last words, and the dumps of its ranks.
 
 The file is the `log=` token's, else the job's StdOut. It may be missing, replaced, or hold several attempts (with
 `--open-mode=append`); only lines of the generation asked for count. It is read only if it is a plain file of the
@@ -9,6 +9,8 @@ import asyncio
 import pwd
 import re
 
+from activities.backends.dumps import read_dumps
+from activities.backends.port import Dumps
 from activities.backends.slurm.commands import Commands
 from activities.backends.slurm.view import ClusterView
 from activities.backends.tail import read_tail
@@ -18,7 +20,7 @@ from fleet.model import NativeJob, Phase, Progress
 
 
 class Outputs:
-    """`progress` and `log_tail` of one cluster."""
+    """`progress`, `log_tail` and `dumps` of one cluster."""
 
     def __init__(self, commands: Commands, view: ClusterView) -> None:
         self.commands = commands
@@ -43,13 +45,20 @@ class Outputs:
         text = await asyncio.to_thread(read_tail_of, path, job.user)
         return tuple(text.splitlines()[-max(lines, 0) :]) if lines > 0 else ()
 
-    async def _file_of(self, native_id: str) -> tuple[NativeJob, str | None]:
+    async def dumps(self, native_id: str, since: float) -> Dumps:
+        job = await self._job(native_id)
+        if not job.tokens.dumps:
+            return Dumps()
+        return await asyncio.to_thread(read_dumps, job.tokens.dumps, lambda s: owned_by(s.st_uid, job.user), since)
+
+    async def _job(self, native_id: str) -> NativeJob:
         for record in await self.view.jobs(self.commands.settings.poll_interval):
             if record.called(native_id):
-                job = record.job
-                break
-        else:
-            job = (await self.view.job(native_id)).job
+                return record.job
+        return (await self.view.job(native_id)).job
+
+    async def _file_of(self, native_id: str) -> tuple[NativeJob, str | None]:
+        job = await self._job(native_id)
         if job.phase is Phase.ABSENT:
             return job, None
         if job.tokens.log:

@@ -13,7 +13,8 @@ Files in the checkpoint folder:
 
 The generation is ``GPU_RUNBOOKS_EPOCH`` (one per submission) with ``GPU_RUNBOOKS_RESTART`` (on Kubernetes, from the
 pod's annotation) or ``SLURM_RESTART_COUNT``, 0 if unset.
-SIGUSR1 asks for a checkpoint at the next step, SIGTERM ends a rank at once.
+SIGUSR1 asks for a checkpoint at the next step, SIGTERM ends a rank at once. With ``--dumps`` the ranks leave Flight
+Recorder dumps when one waits too long, and on SIGUSR2 (`flight_recorder.py`, which then lies beside this file).
 Exit codes: 0 all steps done, 75 a higher generation exists, 143 SIGTERM, else as an error gives it.
 """
 
@@ -338,6 +339,14 @@ class Group:
         write_quickly(self._slot(self.rank, step), json.dumps(content | mark))
         return [wait_for(partial(read_message, self._slot(rank, step), **mark)) for rank in range(self.world)]
 
+    def ask_for_dumps(self, number: int) -> None:
+        """Make every rank of this start write what it waits for, once for each number."""
+        write_quickly(self.folder / "dump", json.dumps({"session": self.session, "number": number}))
+
+    def dumps_asked(self) -> int:
+        """The newest such number, 0 for none."""
+        return int(read_message(self.folder / "dump", session=self.session).get("number", 0))
+
     def _slot(self, rank: int, step: int) -> Path:
         return self.folder / f"rank_{rank}.{step % 2}"
 
@@ -376,13 +385,36 @@ def install_handlers(options: argparse.Namespace, wish: CheckpointWish) -> None:
 
 def fail_on_purpose(options: argparse.Namespace, step: int, rank: int) -> None:
     """Play the faults that were asked for at this step."""
-    if rank != options.fault_rank:
+    if rank != options.fault_rank if options.hang_node is None else node_name() != options.hang_node:
         return
+    if options.hang_from_step is not None and step >= options.hang_from_step:
+        say(f"hanging on purpose at step {step} rank={rank}")
+        if options.hang_how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        wait_for(lambda: None)
     if step == options.fail_at_step:
         say(f"failing on purpose at step {step} rank={rank}")
         os._exit(options.exit_code)
     if step == options.raise_at_step:
         raise RuntimeError(f"loss is NaN at step {step} on rank {rank}")
+
+
+def node_name() -> str:
+    """Name the node as its cluster does."""
+    return os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
+
+
+def recorder_of(options: argparse.Namespace, group: Group) -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """Record the exchanges of this rank where dumps are wanted; SIGUSR2 writes one."""
+    if options.dumps is None:
+        return contextlib.nullcontext
+    from flight_recorder import FlightRecorder
+
+    recorder = FlightRecorder(
+        options.dumps, group.rank, group.world, options.dump_after, group.ask_for_dumps, group.dumps_asked
+    )
+    signal.signal(signal.SIGUSR2, lambda _number, _frame: recorder.wanted.set())
+    return partial(recorder.collective, "all_reduce", [Model.SIZE])
 
 
 def train(options: argparse.Namespace, rank: int, world: int, wish: CheckpointWish) -> None:
@@ -394,6 +426,7 @@ def train(options: argparse.Namespace, rank: int, world: int, wish: CheckpointWi
     store.claim()
     group = Group(root / f"sync.g{generation}", rank, world)
     origin = group.meet(store.newest)
+    recorded = recorder_of(options, group)
     model, data, start = Model(), Model.data(), 0
     if origin:
         start, shards = store.load(origin)
@@ -404,7 +437,8 @@ def train(options: argparse.Namespace, rank: int, world: int, wish: CheckpointWi
         fail_on_purpose(options, step, rank)
         time.sleep(options.step_time)
         gradient, loss = model.share(data, rank, world)
-        messages = group.exchange(step, {"gradient": gradient, "loss": loss, "save": wish.pending})
+        with recorded():
+            messages = group.exchange(step, {"gradient": gradient, "loss": loss, "save": wish.pending})
         model.apply([math.fsum(parts) for parts in zip(*(m["gradient"] for m in messages), strict=True)])
         if rank == 0:
             total = math.fsum(m["loss"] for m in messages)
@@ -429,11 +463,16 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--step-time", type=float, default=0.1, help="seconds of pretended work per step")
     parser.add_argument("--checkpoint-dir", type=Path, required=True, help="shared by all ranks and all starts")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps between two checkpoints")
+    parser.add_argument("--dumps", type=Path, help="folder for Flight Recorder dumps: what each rank waits for")
+    parser.add_argument("--dump-after", type=float, default=10, help="seconds of waiting after which all ranks dump")
     faults = parser.add_argument_group("faults, for tests")
     faults.add_argument("--fail-at-step", type=int, help="exit before this step is done")
     faults.add_argument("--exit-code", type=int, default=1, help="with which code --fail-at-step exits")
     faults.add_argument("--raise-at-step", type=int, help="raise an exception before this step is done")
     faults.add_argument("--fault-rank", type=int, default=0, help="the rank that fails or raises")
+    faults.add_argument("--hang-from-step", type=int, help="stand still before each step from this one on")
+    faults.add_argument("--hang-how", choices=("wait", "stop"), default="wait", help="in the program, or SIGSTOP")
+    faults.add_argument("--hang-node", help="the ranks on this node hang, fail or raise, instead of --fault-rank")
     faults.add_argument("--no-signal-handler", action="store_true", help="SIGUSR1 and SIGTERM kill, as by default")
     faults.add_argument("--ignore-sigterm", action="store_true", help="only SIGKILL ends it")
     faults.add_argument("--no-generation-check", action="store_true", help="write whatever others have announced")

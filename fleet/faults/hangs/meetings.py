@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fleet.faults.sources.flight_recorder import Dump, GroupStatus, Record, State
+from fleet.faults.sources.flight_recorder import MAX_RANKS, Dump, GroupStatus, Record, State
 
 WORLD = "default_pg"
 """Description that PyTorch gives the group of all ranks."""
@@ -156,6 +156,14 @@ def essential(dump: Dump) -> Dump:
     return dump.model_copy(update={"records": tuple(reversed(kept))})
 
 
+def world_size(dumps: Mapping[int, Dump]) -> int:
+    """How many ranks the job has at least, by the dumps' names and their groups."""
+    named = (
+        max(group.ranks) for dump in dumps.values() for group in dump.groups.values() if _believable(group.ranks)
+    )
+    return 1 + max((*dumps, *named), default=-1)
+
+
 def picture(dumps: Mapping[int, Dump], world: int = 0) -> Picture:
     """Compares the dumps (by rank). `world`: how many ranks the job has, where the caller knows; else the groups
     tell."""
@@ -188,15 +196,20 @@ def _names(dumps: Mapping[int, Dump]) -> dict[int, dict[str, GroupId]]:
     said: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for _, dump in sorted(dumps.items()):
         for name, group in dump.groups.items():
-            if group.ranks:
+            if _believable(group.ranks):
                 said[name][group.ranks] += 1
     found: dict[int, dict[str, GroupId]] = {}
     for rank, dump in dumps.items():
-        known = {name: GroupId(name, group.ranks) for name, group in dump.groups.items() if group.ranks}
+        known = {name: GroupId(name, group.ranks) for name, group in dump.groups.items() if _believable(group.ranks)}
         for name in {r.group for r in dump.records} - set(known):
             known[name] = GroupId(name, next((r for r, _ in said[name].most_common() if rank in r), ()))
         found[rank] = known
     return found
+
+
+def _believable(ranks: tuple[int, ...]) -> bool:
+    """A dump is the job's own word, and may name a rank beyond all counts."""
+    return bool(ranks) and min(ranks) >= 0 and max(ranks) < MAX_RANKS
 
 
 def _calls(dump: Dump) -> dict[str, list[Call]]:
