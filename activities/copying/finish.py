@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from activities.copy_api import Proof, Published
 from activities.copying.folder import FolderStore
 from activities.copying.state import Ground, Proven, below
-from activities.copying.stores import list_file, no_count
+from activities.copying.stores import no_count
 from activities.copying.work import Meters
 from fleet.checkpoints.model import FOLDER
 from fleet.checkpoints.names import shown
@@ -168,10 +168,9 @@ class Finishing:
             if isinstance(size := stats.get("bytes"), int):
                 on_bytes(size)
 
-        async with list_file(paths) as names:
-            words = ["copy", g.target.place.at(g.staged), g.target.place.at(""), "--files-from-raw", names]
-            words += ["--no-traverse", "--no-check-dest", "--transfers", str(g.rules.files_at_once)]
-            await g.rclone.transfer(words, on_stats)
+        words = ["copy", g.target.place.at(g.staged), g.target.place.at("")]
+        words += ["--no-traverse", "--no-check-dest", "--transfers", str(g.rules.files_at_once)]
+        await g.rclone.transfer(words, on_stats, paths)
 
     async def _trackers(self, manifest: Manifest) -> None:
         g = self.ground

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -73,13 +74,16 @@ class Rclone:
         self._program = program or rclone_program()
         self._secrets = sorted({v for k, v in self.env.items() if _may_be_secret(k) and len(v) > 3}, key=len)[::-1]
 
-    async def ask(self, words: Sequence[str], *, limit: float = ASK_LIMIT) -> str:
-        """Output of a short call. Raises NotFoundError, RefusedError (full), PermanentError or TemporaryError."""
-        return (await self.ask_bytes(words, limit=limit)).decode(errors="replace")
+    async def ask(self, words: Sequence[str], *, limit: float = ASK_LIMIT, paths: Iterable[str] = ()) -> str:
+        """Output of a short call, on these paths only where some are given.
 
-    async def ask_bytes(self, words: Sequence[str], *, limit: float = ASK_LIMIT) -> bytes:
+        Raises NotFoundError, RefusedError (full), PermanentError or TemporaryError.
+        """
+        return (await self.ask_bytes(words, limit=limit, paths=paths)).decode(errors="replace")
+
+    async def ask_bytes(self, words: Sequence[str], *, limit: float = ASK_LIMIT, paths: Iterable[str] = ()) -> bytes:
         """The same, as it is."""
-        process = await self._start(words, stdout=asyncio.subprocess.PIPE)
+        process = await self._start(words, paths, stdout=asyncio.subprocess.PIPE)
         try:
             async with asyncio.timeout(limit):
                 out, err = await process.communicate()
@@ -93,10 +97,12 @@ class Rclone:
             raise self.error(words[0], process.returncode or 0, err.decode(errors="replace").splitlines())
         return out
 
-    async def transfer(self, words: Sequence[str], on_stats: Callable[[Mapping[str, Any]], None]) -> None:
+    async def transfer(
+        self, words: Sequence[str], on_stats: Callable[[Mapping[str, Any]], None], paths: Iterable[str] = ()
+    ) -> None:
         """Runs a copy until it has ended, telling its statistics; raises as `ask`. A cancel ends it in seconds."""
         more = ("--stats", STATS_EVERY, "--stats-log-level", "NOTICE")
-        process = await self._start((*words, *more), stdout=asyncio.subprocess.DEVNULL)
+        process = await self._start((*words, *more), paths, stdout=asyncio.subprocess.DEVNULL)
         said: deque[str] = deque(maxlen=LAST_WORDS)
         try:
             assert process.stderr is not None  # noqa: S101 - PIPE above
@@ -131,20 +137,26 @@ class Rclone:
             text = text.replace(secret, REDACTED)
         return redact(text)
 
-    async def _start(self, words: Sequence[str], *, stdout: int) -> asyncio.subprocess.Process:
+    async def _start(self, words: Sequence[str], paths: Iterable[str], *, stdout: int) -> asyncio.subprocess.Process:
+        """The paths come by a file without a name, which leaves nothing behind when we are killed."""
         head = [sys.executable, "-I", "-S", str(TIED), str(os.getpid())]
-        return await asyncio.create_subprocess_exec(
-            *head,
-            str(self._program),
-            *words,
-            *COMMON,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=asyncio.subprocess.PIPE,
-            env=self.env,
-            start_new_session=True,
-            limit=2**20,
-        )
+        with tempfile.TemporaryFile() as names:
+            names.writelines(f"{path}\n".encode() for path in paths)
+            listed = ["--files-from-raw", "-"] if names.tell() else []
+            names.seek(0)
+            return await asyncio.create_subprocess_exec(
+                *head,
+                str(self._program),
+                *words,
+                *listed,
+                *COMMON,
+                stdin=names,
+                stdout=stdout,
+                stderr=asyncio.subprocess.PIPE,
+                env=self.env,
+                start_new_session=True,
+                limit=2**20,
+            )
 
 
 def _may_be_secret(name: str) -> bool:

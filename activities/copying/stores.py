@@ -7,8 +7,7 @@ names that a copy publishes.
 
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -80,15 +79,6 @@ def open_store(place: Place, rclone: Rclone) -> Store:
     return FolderStore(place) if not place.remote else RemoteStore(place, rclone)
 
 
-@asynccontextmanager
-async def list_file(paths: Iterable[str]) -> AsyncIterator[str]:
-    """A file with one path a line, as `--files-from-raw` reads it."""
-    with tempfile.NamedTemporaryFile("w", prefix="gpu-runbooks-", suffix=".list", encoding="utf-8") as file:
-        file.writelines(path + "\n" for path in paths)
-        file.flush()
-        yield file.name
-
-
 class RemoteStore:
     """Anything that rclone speaks."""
 
@@ -156,17 +146,16 @@ class RemoteStore:
         """See `Store`. Each kind is a pass of its own; the store's own kinds cost a listing only."""
         own = await self.kinds()
         found: dict[str, dict[str, str]] = {path: {} for path in paths}
-        async with list_file(paths) as names:
-            for kind in kinds if paths else ():
-                if not read_back and kind not in own:
-                    continue
-                words = ["hashsum", kind, self.place.at(""), "--files-from-raw", names, "--no-traverse"]
-                words += ["--transfers", str(AT_ONCE), "--checkers", str(AT_ONCE)]
-                out = await self._rclone.ask([*words, "--download"] if read_back else words, limit=READ_LIMIT)
-                for line in out.splitlines():
-                    digits, _, path = line.partition("  ")
-                    if path in found and digits.strip() and all(c in "0123456789abcdef" for c in digits):
-                        found[path][kind] = digits
+        for kind in kinds if paths else ():
+            if not read_back and kind not in own:
+                continue
+            words = ["hashsum", kind, self.place.at(""), "--no-traverse"]
+            words += ["--transfers", str(AT_ONCE), "--checkers", str(AT_ONCE), *(["--download"] if read_back else [])]
+            out = await self._rclone.ask(words, limit=READ_LIMIT, paths=paths)
+            for line in out.splitlines():
+                digits, _, path = line.partition("  ")
+                if path in found and digits.strip() and all(c in "0123456789abcdef" for c in digits):
+                    found[path][kind] = digits
         return found
 
     async def read(self, path: str, limit: int = SMALL) -> bytes | None:
@@ -197,8 +186,7 @@ class RemoteStore:
     async def remove(self, paths: Sequence[str]) -> None:
         """See `Store`."""
         if paths:
-            async with list_file(paths) as names:
-                await self._rclone.ask(["delete", self.place.at(""), "--files-from-raw", names, "--no-traverse"])
+            await self._rclone.ask(["delete", self.place.at(""), "--no-traverse"], paths=paths)
 
     async def remove_folder(self, folder: str) -> None:
         """See `Store`."""

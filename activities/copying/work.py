@@ -14,7 +14,7 @@ from typing import Any
 from activities.copy_api import Copied, CopyProgress, Survey
 from activities.copying.folder import FolderStore, cannot_give
 from activities.copying.state import Ground, below, tops
-from activities.copying.stores import SMALL, Store, common_kinds, list_file
+from activities.copying.stores import SMALL, Store, common_kinds
 from fleet.checkpoints.names import shown
 from fleet.copying.manifest import (
     STRONGEST,
@@ -320,16 +320,15 @@ class Copying:
         def on_stats(stats: Mapping[str, Any]) -> None:
             meter.set(start + int(stats.get("bytes", 0)))
 
-        async with list_file(sorted(paths)) as names:
-            words = ["copy", g.source.place.at(base), g.target.place.at(folder), "--files-from-raw", names]
-            words += ["--no-traverse", "--no-check-dest", "--transfers", str(g.rules.files_at_once)]
-            if g.rules.bandwidth is not None:
-                words += ["--bwlimit", f"{max(1, int(g.rules.bandwidth))}B"]
-            if not g.source.place.remote and not g.target.place.remote:
-                words += ["--local-hashes", "xxh128"]  # in flight; the manifest's hash is compared afterwards
-            else:
-                words += ["--s3-no-head"]  # no request for each object after its upload: the listing is compared
-            await g.rclone.transfer(words, on_stats)
+        words = ["copy", g.source.place.at(base), g.target.place.at(folder)]
+        words += ["--no-traverse", "--no-check-dest", "--transfers", str(g.rules.files_at_once)]
+        if g.rules.bandwidth is not None:
+            words += ["--bwlimit", f"{max(1, int(g.rules.bandwidth))}B"]
+        if not g.source.place.remote and not g.target.place.remote:
+            words += ["--local-hashes", "xxh128"]  # in flight; the manifest's hash is compared afterwards
+        else:
+            words += ["--s3-no-head"]  # no request for each object after its upload: the listing is compared
+        await g.rclone.transfer(words, on_stats, sorted(paths))
 
     async def _under_final_names(self, files: Sequence[ManifestFile]) -> dict[str, Seen]:
         wanted = {file.path for file in files}
