@@ -267,10 +267,6 @@ class Limits(Strict):
         return self
 
 
-LEAST_KEPT = 28 * 86400.0
-"""Lemons are judged by four weeks; less kept would forget what is counted."""
-
-
 class Keep(Strict):
     """How long the history store keeps things. Nothing that an open runbook needs is forgotten, whatever its age."""
 
@@ -286,7 +282,7 @@ class Keep(Strict):
     @model_validator(mode="after")
     def _long_enough(self) -> Self:
         for name in type(self).model_fields:
-            if getattr(self, name) < LEAST_KEPT:
+            if getattr(self, name) < words.LEAST_KEPT:
                 raise ValueError(f"{name} must be at least 28d: lemons are judged by four weeks")
         return self
 

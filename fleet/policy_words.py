@@ -9,6 +9,9 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
+LEAST_KEPT = 28 * 86400.0
+"""Seconds. Lemons are judged by four weeks; less kept would forget what is counted."""
+
 _PLACEHOLDER = re.compile(r"\{[A-Za-z_]+\}")
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _PERSON = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,99}", re.ASCII)
