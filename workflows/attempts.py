@@ -283,15 +283,39 @@ class Attempts(Book):
             cluster=self.inp.cluster,
             summary="gather evidence",
         )
+        known = (*evidence, *gathered.evidence, *await self.waited_for())
         self.verdict = await self.must(
             api.JUDGE,
-            api.JudgeIn(cluster=self.inp.cluster, evidence=(*evidence, *gathered.evidence), job=self.inp.job),
+            api.JudgeIn(cluster=self.inp.cluster, evidence=known, job=self.inp.job),
             summary="judge",
         )
         workflow.upsert_search_attributes([attributes.FAULT.value_set(self.verdict.fault)])
         self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
         self.tell(f"verdict: {self.verdict.title}")
         return self.verdict
+
+    async def waited_for(self) -> tuple[Evidence, ...]:
+        """What its ranks' dumps say, where the job names a folder for them. Nobody waits for a person over it."""
+        native, last = self.native, self.ledger.last
+        if native is None or last is None or native.tokens.dumps is None:
+            return ()
+        try:
+            found = await self.act(
+                api.DIAGNOSE_HANG,
+                api.Hang(
+                    cluster=self.inp.cluster,
+                    native_id=self.native_id,
+                    job=self.inp.job,
+                    nodes=last.nodes,
+                    since=last.running_at or 0.0,
+                ),
+                cluster=self.inp.cluster,
+                summary="compare the ranks' dumps",
+            )
+        except StepFailed as failed:
+            self.tell(f"the ranks' dumps were not read: {failed}")
+            return ()
+        return found.evidence
 
     async def decide(self, verdict: Verdict, want: Order | None) -> Decision:
         """The ladder's next step under today's policy."""

@@ -1,5 +1,6 @@
 """A job in trouble: the whole way from what was seen to a training step, looked at in the fleet."""
 
+import os
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from fleet.faults.evidence import Evidence, FaultClass, Kind, Source
 from fleet.ledger import Rung
 from fleet.model import Phase, ReceiptGrade
 from fleet.people import Choice
+from tests.faults.sources.dumps import dump, record, torch_pickle
 from tests.workflows.stage import PATIENCE, Stage
 
 LOOKS_BY_ITSELF_AFTER = 60.0
@@ -231,6 +233,39 @@ async def test_evidence_about_a_node_that_the_job_has_left_moves_it_no_more(stag
     )
     await stage.handle("job/train").signal("evidence", {"evidence": [late.model_dump()]})
     await stage.stays(lambda: len(stage.attempts(native_id)) == 2, "two attempts")
+
+
+async def test_a_hang_whose_dumps_name_a_node_restarts_in_place_once_then_elsewhere_without_it(stage: Stage) -> None:
+    stage.write_policy(limits={"budget_resets_per_day": "0"})
+    dumps = stage.folder / "dumps"
+    dumps.mkdir()
+    native_id = await stage.supervise(spec=stage.spec(tokens=f"gpu-runbooks.io/dumps={dumps}"))
+    nodes = await stage.nodes_of()
+    for attempt in (1, 2):
+        written = (await stage.native(native_id)).started_at or 0.0
+        for rank in (0, 1, 2):  # of four, two a node: the last rank of the second node left none
+            file = dumps / f"nccl_trace_rank_{rank}"
+            waits = record(9, "started", time_created_ns=int(written * 1e9))
+            file.write_bytes(torch_pickle(dump([waits])))
+            os.utime(file, (written + 60, written + 60))
+        stalled = Evidence(
+            source=Source.JOB,
+            kind=Kind.JOB_STALLED,
+            cluster="alpha",
+            job="train",
+            seen_at=time.time(),
+            raw_hash=str(attempt),
+        )
+        await stage.handle("job/train").signal("evidence", {"evidence": [stalled.model_dump()]})
+        view = await stage.trains_again("train", native_id, attempt + 1)
+    assert view.ledger
+    first, second, third = view.ledger.attempts
+    for hung in (first, second):
+        assert hung.verdict
+        assert (hung.verdict.rule, hung.verdict.culprit.node) == ("hang:no_dump", nodes[1])
+    assert (second.rung, second.nodes) == (Rung.IN_PLACE, nodes)
+    assert third.rung is Rung.IN_CLUSTER
+    assert nodes[1] not in third.nodes
 
 
 async def test_a_spent_budget_ends_in_a_question_whose_safe_default_leaves_the_job(stage: Stage) -> None:
