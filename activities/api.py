@@ -14,10 +14,9 @@ from fleet.baselines import Baseline
 from fleet.decision import Decision, DecisionInput
 from fleet.evacuation import EvacuationOrder, EvacuationState
 from fleet.faults.evidence import Evidence, Verdict
-from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Room, Value
+from fleet.model import CheckResult, FenceReceipt, NativeJob, NodeFacts, NodeReceipt, Progress, Value
 from fleet.orders import AdoptedJob, JobSpec, StartOrder, StopProof, StopQuery
-from fleet.people import Answer, Question, Signer
-from fleet.placement import Offer, Placement, Request
+from fleet.people import Signer
 from fleet.policy import StepMode
 from fleet.strikes import Strike
 
@@ -229,37 +228,6 @@ class FreeNodes(Value):
     free: int
 
 
-class Clusters(Value):
-    """Clusters of the policy, by name, and the kind of each."""
-
-    kinds: Mapping[str, str]
-
-
-class Trial(Value):
-    """What a cluster refuses of a job; empty where it would take it."""
-
-    refuses: tuple[str, ...] = ()
-
-
-class PlaceAsk(Value):
-    request: Request
-    offers: tuple[Offer, ...]
-
-
-class WaitPlaced(Value):
-    """Wait until the job has nodes, is over, or it is `until` (epoch seconds)."""
-
-    cluster: str
-    native_id: str
-    until: float
-
-
-class WaitedPlaced(Value):
-    native: NativeJob | None
-    """As it was seen last; None when the cluster could not be read."""
-    why: str = ""
-
-
 class JobOn(Value):
     """A native job and, when it is supervised, its fleet name."""
 
@@ -432,24 +400,6 @@ class ReportIn(Value):
     """JSON of a `fleet.report.Report`."""
 
 
-class VerifyIn(Value):
-    question: Question
-    answer: Answer
-
-
-class Verified(Value):
-    ok: bool
-    why: str
-
-
-class NotifyIn(Value):
-    question: Question
-    workflow_id: str
-    link: str = ""
-    delivery: str = ""
-    """Names this delivery: alike in each retry, another one for a reminder."""
-
-
 class WatchIn(Value):
     cluster: str
     seconds: float
@@ -487,11 +437,6 @@ READ_NODE = Activity("read_node", OnNode, NodeFacts, _s(20), _s(600))
 READ_LOG = Activity("read_log", OnJob, LogTail, _s(20), _s(60))
 READ_HOLDERS = Activity("read_holders", OnNode, Holders, _s(20), _s(600))
 
-LIST_CLUSTERS = Activity("list_clusters", Nothing, Clusters, _s(20), _s(600))
-READ_ROOM = Activity("read_room", PolicyIn, Room, _s(20), _s(30))
-TRY_SUBMIT = Activity("try_submit", Submit, Trial, _s(30), _s(60))
-PLACE = Activity("choose_cluster", PlaceAsk, Placement, _s(20), _s(600))
-WAIT_PLACED = Activity("wait_placed", WaitPlaced, WaitedPlaced, timedelta(days=30), timedelta(days=30))
 
 FIND_JOB = Activity("find_job", FindJob, Found, _s(20), _s(60))
 READ_CLUSTER = Activity("read_cluster", PolicyIn, ClusterView, _s(30), _s(60))
@@ -530,8 +475,6 @@ REQUEST_HEAL = Activity("request_heal", HealRequest, Told, _s(20), _s(600))
 TELL_JOB = Activity("tell_job", TellJob, Told, _s(20), _s(600))
 TELL_NODE = Activity("tell_node", TellNode, Told, _s(20), _s(600))
 SAVE_REPORT = Activity("save_report", ReportIn, Nothing, _s(20), _s(3600))
-VERIFY_ANSWER = Activity("verify_answer", VerifyIn, Verified, _s(20), _s(120))
-NOTIFY = Activity("notify", NotifyIn, Told, _s(25), _s(30))
 WATCH = Activity("watch_cluster", WatchIn, WatchOut, timedelta(hours=2), timedelta(hours=3))
 WAIT_UNFROZEN = Activity("wait_unfrozen", OnNode, Nothing, timedelta(days=30), timedelta(days=30))
 

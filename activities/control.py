@@ -6,7 +6,7 @@ from temporalio.client import Client, RPCError, WithStartWorkflowOperation, Work
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCStatusCode
 
-from activities import api, people
+from activities import api, people, people_api, place_api
 from activities.registry import implements
 from activities.runtime import Owner, until
 from activities.search import typed
@@ -83,13 +83,13 @@ class ControlActivities(Owner):
         await self.runtime.note(failure_strikes(arg))
         return next_step(arg, self.runtime.policy())
 
-    @implements(api.LIST_CLUSTERS)
-    async def list_clusters(self, arg: api.Nothing) -> api.Clusters:
+    @implements(place_api.LIST_CLUSTERS)
+    async def list_clusters(self, arg: api.Nothing) -> place_api.Clusters:
         """Those of today's policy."""
-        return api.Clusters(kinds={name: one.kind for name, one in self.runtime.policy().clusters.items()})
+        return place_api.Clusters(kinds={name: one.kind for name, one in self.runtime.policy().clusters.items()})
 
-    @implements(api.PLACE)
-    async def choose_cluster(self, arg: api.PlaceAsk) -> Placement:
+    @implements(place_api.PLACE)
+    async def choose_cluster(self, arg: place_api.PlaceAsk) -> Placement:
         """The order of clusters, with a reason for each."""
         return place(arg.request, arg.offers)
 
@@ -256,13 +256,13 @@ class ControlActivities(Owner):
 
     # -- people
 
-    @implements(api.VERIFY_ANSWER)
-    async def verify_answer(self, arg: api.VerifyIn) -> api.Verified:
+    @implements(people_api.VERIFY_ANSWER)
+    async def verify_answer(self, arg: people_api.VerifyIn) -> people_api.Verified:
         """The signature, against the signers that the question carries."""
         return await people.verify_signature(arg.question, arg.answer, unsigned_ok=self.runtime.unsigned_ok)
 
-    @implements(api.NOTIFY)
-    async def notify(self, arg: api.NotifyIn) -> api.Told:
+    @implements(people_api.NOTIFY)
+    async def notify(self, arg: people_api.NotifyIn) -> api.Told:
         """Runs the policy's hook; without one nobody is told, and the question says so."""
         return await people.notify(
             arg.question,

@@ -21,7 +21,8 @@ from pathlib import Path
 
 import httpx2
 
-from activities.api import Told, Verified
+from activities.api import Told
+from activities.people_api import Verified
 from fleet.errors import PermanentError, TemporaryError
 from fleet.model import MARK
 from fleet.people import Answer, Question

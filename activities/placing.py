@@ -2,7 +2,7 @@
 
 import time
 
-from activities import api
+from activities import api, place_api
 from activities.registry import implements
 from activities.runtime import Owner, until
 from fleet.errors import TemporaryError
@@ -12,18 +12,18 @@ from fleet.model import NativeJob, Phase, Room
 class PlacingActivities(Owner):
     """Runs on a cluster's queue."""
 
-    @implements(api.READ_ROOM)
+    @implements(place_api.READ_ROOM)
     async def read_room(self, arg: api.PolicyIn) -> Room:
         """Live."""
         return await self.runtime.backend(arg.cluster).room()
 
-    @implements(api.TRY_SUBMIT)
-    async def try_submit(self, arg: api.Submit) -> api.Trial:
+    @implements(place_api.TRY_SUBMIT)
+    async def try_submit(self, arg: api.Submit) -> place_api.Trial:
         """Makes nothing."""
-        return api.Trial(refuses=await self.runtime.backend(arg.cluster).try_submit(arg.spec))
+        return place_api.Trial(refuses=await self.runtime.backend(arg.cluster).try_submit(arg.spec))
 
-    @implements(api.WAIT_PLACED)
-    async def wait_placed(self, arg: api.WaitPlaced) -> api.WaitedPlaced:
+    @implements(place_api.WAIT_PLACED)
+    async def wait_placed(self, arg: place_api.WaitPlaced) -> place_api.WaitedPlaced:
         """Running with nodes, over, or lost by its controller; at the deadline as it is then. A cluster that does
         not answer is asked again until the deadline, for not answering is no end."""
         backend = self.runtime.backend(arg.cluster)
@@ -41,4 +41,4 @@ class PlacingActivities(Owner):
             return held_nodes or native.phase.ended or native.phase is Phase.ABSENT
 
         await until(decided, seconds=max(0.0, arg.until - time.time()), every=0.25, slowest=3.0)
-        return api.WaitedPlaced(native=native, why=why)
+        return place_api.WaitedPlaced(native=native, why=why)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from activities import api
+from activities import api, place_api
 from clients import jobs
 from clients.ask_cluster import read, read_each
 from clients.errors import usage
@@ -66,9 +66,9 @@ def _tokens(found: JobFile, job: str) -> JobTokens:
 
 async def plan(client: Client, wish: PlaceWish) -> PlacementPlan:
     """Asks every cluster for its room and, where the job could go, for a trial; chooses by the runbook's own code."""
-    kinds = (await read(client, api.LIST_CLUSTERS, api.Nothing())).kinds
+    kinds = (await read(client, place_api.LIST_CLUSTERS, api.Nothing())).kinds
     asked = [c for c in sorted(kinds) if not wish.stays_away(c, kinds[c])]
-    rooms, unread = await read_each(client, api.READ_ROOM, {c: api.PolicyIn(cluster=c) for c in asked})
+    rooms, unread = await read_each(client, place_api.READ_ROOM, {c: api.PolicyIn(cluster=c) for c in asked})
 
     def offered(lacks: dict[str, tuple[str, ...]]) -> Placement:
         offers = [
@@ -79,7 +79,7 @@ async def plan(client: Client, wish: PlaceWish) -> PlacementPlan:
 
     first = offered({})
     trials, untried = await read_each(
-        client, api.TRY_SUBMIT, {c: api.Submit(cluster=c, spec=wish.spec(c, kinds[c])) for c in first.order}
+        client, place_api.TRY_SUBMIT, {c: api.Submit(cluster=c, spec=wish.spec(c, kinds[c])) for c in first.order}
     )
     refused = {c: tuple(f"its trial refuses the job: {line}" for line in t.refuses) for c, t in trials.items()}
     failed = {c: (f"the trial did not succeed: {why}",) for c, why in untried.items()}

@@ -7,7 +7,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities import api
+    from activities import people_api
     from fleet.people import Answer, Outcome, Question, Refusal, refusal
     from fleet.runbooks import NOT_ALLOWED, REFUSED, VIEW, AskInput, Runbook, Update, View
     from workflows.base import Book, StepFailed
@@ -79,8 +79,8 @@ class AskHuman(Book):
         while True:
             try:
                 told = await self.act(
-                    api.NOTIFY,
-                    api.NotifyIn(
+                    people_api.NOTIFY,
+                    people_api.NotifyIn(
                         question=self.question,
                         workflow_id=me,
                         link=self.link,
@@ -114,8 +114,8 @@ class AskHuman(Book):
         async with self.checking:
             try:
                 verified = await self.act(
-                    api.VERIFY_ANSWER,
-                    api.VerifyIn(question=self.question, answer=answer),
+                    people_api.VERIFY_ANSWER,
+                    people_api.VerifyIn(question=self.question, answer=answer),
                     summary=f"verify the answer of {answer.approver}",
                 )
             except StepFailed as failed:

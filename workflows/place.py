@@ -11,7 +11,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities import api
+    from activities import api, place_api
     from fleet.model import NativeJob, Phase, Room
     from fleet.orders import JobSpec, StopQuery
     from fleet.people import Choice
@@ -151,11 +151,13 @@ class PlaceJob(Book):
         """Asks every cluster that may come into question, side by side, and puts them in order."""
         self.at("choose", waits="what every cluster says of its room", then="preflight")
         self.kinds = dict(
-            (await self.must(api.LIST_CLUSTERS, api.Nothing(), summary="which clusters there are")).kinds
+            (await self.must(place_api.LIST_CLUSTERS, api.Nothing(), summary="which clusters there are")).kinds
         )
         offers = await asyncio.gather(*(self.offer(cluster) for cluster in sorted(self.kinds)))
         placement = await self.must(
-            api.PLACE, api.PlaceAsk(request=self.wish.request, offers=tuple(offers)), summary="choose the cluster"
+            place_api.PLACE,
+            place_api.PlaceAsk(request=self.wish.request, offers=tuple(offers)),
+            summary="choose the cluster",
         )
         self.placement = placement
         self.facts["Choice"] = placement.why
@@ -173,7 +175,7 @@ class PlaceJob(Book):
         if not tried and not self.wish.stays_away(cluster, kind):
             try:
                 room = await self.act(
-                    api.READ_ROOM, api.PolicyIn(cluster=cluster), cluster=cluster, summary=f"room of {cluster}"
+                    place_api.READ_ROOM, api.PolicyIn(cluster=cluster), cluster=cluster, summary=f"room of {cluster}"
                 )
             except StepFailed as failed:
                 unreadable = str(failed)
@@ -186,7 +188,7 @@ class PlaceJob(Book):
         self.at("preflight", waits=f"a trial on {self.cluster}", then="submit")
         try:
             trial = await self.act(
-                api.TRY_SUBMIT,
+                place_api.TRY_SUBMIT,
                 api.Submit(cluster=self.cluster, spec=self.spec()),
                 cluster=self.cluster,
                 summary=f"would {self.cluster} take it?",
@@ -231,8 +233,8 @@ class PlaceJob(Book):
         until = self.now() + limit
         for _ in range(SUBMITS):
             seen = await self.must(
-                api.WAIT_PLACED,
-                api.WaitPlaced(cluster=self.cluster, native_id=self.here().native_id, until=until),
+                place_api.WAIT_PLACED,
+                place_api.WaitPlaced(cluster=self.cluster, native_id=self.here().native_id, until=until),
                 cluster=self.cluster,
                 summary=f"wait until it runs on {self.cluster}",
             )
@@ -324,8 +326,8 @@ class PlaceJob(Book):
         if not seen.phase.ended:
             await self.must(api.CANCEL_JOB, on, cluster=cluster, summary="cancel it, it never ran")
             waited = await self.must(
-                api.WAIT_PLACED,
-                api.WaitPlaced(cluster=cluster, native_id=native.native_id, until=self.now() + END_PATIENCE),
+                place_api.WAIT_PLACED,
+                place_api.WaitPlaced(cluster=cluster, native_id=native.native_id, until=self.now() + END_PATIENCE),
                 cluster=cluster,
                 summary="wait for its end",
             )

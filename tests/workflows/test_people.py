@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.testing import TimeSkipper
 
-from activities import api
+from activities import api, people_api
 from clients.questions import make_answer
 from clients.signing import sign
 from fleet.decision import Action
@@ -227,7 +227,7 @@ async def test_a_missing_worker_is_named_in_the_question(stage: Stage, monkeypat
 async def test_a_hook_that_fails_is_shown_and_called_again_until_it_works(
     open_stage: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "NOTIFY", dataclasses.replace(api.NOTIFY, budget=timedelta(seconds=1)))
+    monkeypatch.setattr(people_api, "NOTIFY", dataclasses.replace(people_api.NOTIFY, budget=timedelta(seconds=1)))
     stage = await open_stage()
     sent = stage.folder / "sent"
     hook = stage.folder / "hook"

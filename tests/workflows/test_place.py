@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities import api
+from activities import place_api
 from activities.backends.sim import SimBackend, SimSettings
 from fleet.identity import job_workflow_id
 from fleet.ledger import Rung
@@ -233,7 +233,7 @@ async def test_a_cluster_whose_trial_refuses_the_job_is_passed_over(both: Stage)
 async def test_a_cluster_that_does_not_answer_is_no_reason_to_wait(
     both: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "READ_ROOM", replace(api.READ_ROOM, budget=timedelta(seconds=2)))
+    monkeypatch.setattr(place_api, "READ_ROOM", replace(place_api.READ_ROOM, budget=timedelta(seconds=2)))
     both.beta.controller_freeze()
     await submit(both, wish(both))
     view = await both.runs_in("train", 1)
