@@ -69,7 +69,7 @@ class NodeActivities(Owner):
                 attempt=arg.restarts,
                 tables=self.runtime.tables(),
             ),
-            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in node_evidence(n, now)),
+            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in under_job(n, now)),
         ]
         if native.restarts > arg.restarts:
             found.append(
@@ -197,6 +197,14 @@ def node_evidence(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
         else ()
     )
     return (*drained, *condition_evidence(facts, common))
+
+
+def under_job(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
+    """The same of a node that an attempt ran on. That it was given up while silent says something of the attempt
+    also when its own runbook was quicker and has isolated it: an isolation makes no node silent."""
+    if facts.isolated_by_us and facts.state is NodeState.DOWN and not facts.responding:
+        facts = facts.model_copy(update={"op": None, "drained": False})
+    return node_evidence(facts, now)
 
 
 def condition_evidence(facts: NodeFacts, common: Mapping[str, Any]) -> tuple[Evidence, ...]:

@@ -158,6 +158,21 @@ async def test_the_schedulers_own_requeue_waits_for_a_receipt_while_the_old_rank
     await stage.record("job/train/failover/2", "failover-fenced")
 
 
+async def test_a_silent_node_that_was_isolated_first_is_still_what_ended_the_attempt_on_it(stage: Stage) -> None:
+    native_id = await stage.supervise()
+    sick = (await stage.nodes_of())[0]
+    gather = stage.gates.set("job/train", "gather_evidence", "before")
+    stage.faults.kill_daemon(sick)
+    await gather.wait()
+    await stage.until(lambda: stage.faults.effects("isolate", sick), f"{sick} is isolated")
+    gather.open()
+    view = await stage.trains_again("train", native_id, 2)
+    assert view.ledger
+    assert view.ledger.attempts[0].verdict
+    assert view.ledger.attempts[0].verdict.fault is FaultClass.HARDWARE
+    assert sick not in view.ledger.attempts[1].nodes
+
+
 async def test_a_job_that_did_not_opt_in_is_left_alone(stage: Stage) -> None:
     native_id = stage.faults.person_submit(stage.spec("other", tokens="-"))
     await stage.until(lambda: stage.attempts(native_id), "it runs")
