@@ -33,9 +33,9 @@ GROUPS = {
     "copying": ("tests/copying",),
     "fast": ("tests/fleet", "tests/faults", "tests/checkpoints", "tests/agents", "tests/activities", "tests/sim"),
 }
-"""The longest first, so that both lanes end at about the same time whatever a group takes."""
+"""The longest first, so that all lanes end at about the same time whatever a group takes."""
 LANES = 3
-"""The groups compute for a quarter to a half of the time that they take; four were too much for two cores."""
+"""The groups compute for a third of the time that they take, on average; two cores are busy with three."""
 LIMIT = 1200.0
 """Seconds for one group; several times what it takes."""
 FAREWELL = 60.0

@@ -184,6 +184,9 @@ class Waves(Book):
         try:
             await self._admit()
             await self._isolate()
+            if self._at(Stand.NEW):  # more came meanwhile: what is sick is isolated before anything is repaired
+                self.news = True
+                return
             await self._heal(ticked)
             await self._tell_nodes()
         except (StepFailed, Abandoned) as failed:
