@@ -90,7 +90,7 @@ async def test_a_controller_that_dies_at_a_write_costs_at_most_a_persons_word(
         stage.disturb = all_of(*disturbances)
         await stage.lose_gpu(sick)
         await stage.until(lambda: disturbances[0].met, "the controller has died once")  # type: ignore[attr-defined]
-        await stage.until(lambda: 1 in seen.first, "the second attempt")
+        await stage.until(lambda: len(seen.first) > 1, "the next attempt")  # a launch may be lost with its controller
         stage.hurry()
         result = await stage.result("job/train")
         healed = await stage.result(f"node/alpha/{sick}")
