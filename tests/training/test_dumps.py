@@ -26,8 +26,9 @@ def dumps(tmp_path: Path) -> Path:
 
 
 def hung(start: Callable[..., Start], dumps: Path, *options: str) -> Start:
-    words = ("--steps", "10000", "--dumps", str(dumps), "--dump-after", "0.3", "--fault-rank", "2", *options)
-    return start(*words, ranks=RANKS)
+    """Without checkpoints: a rank that is stopped at a save keeps the others waiting there, and not in a collective."""
+    words = ("--steps", "10000", "--checkpoint-every", "10000", "--dumps", str(dumps), "--dump-after", "0.3")
+    return start(*words, "--fault-rank", "2", *options, ranks=RANKS)
 
 
 def wait_for_dumps(run: Start, dumps: Path, *ranks: int) -> None:
