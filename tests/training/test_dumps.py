@@ -26,7 +26,7 @@ def dumps(tmp_path: Path) -> Path:
 
 
 def hung(start: Callable[..., Start], dumps: Path, *options: str) -> Start:
-    """Without checkpoints: a rank that is stopped at a save keeps the others waiting there, and not in a collective."""
+    """Without checkpoints: a rank that is stopped at a save keeps the others waiting there, in no collective."""
     words = ("--steps", "10000", "--checkpoint-every", "10000", "--dumps", str(dumps), "--dump-after", "0.3")
     return start(*words, "--fault-rank", "2", *options, ranks=RANKS)
 
