@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -101,11 +102,18 @@ def make_workers(
     interceptors: Sequence[Interceptor] = (),
 ) -> list[Worker]:
     """One worker for the runbooks, one per cluster, and one per site whose data it moves."""
+    worker = partial(
+        Worker,
+        runtime.client,
+        max_heartbeat_throttle_interval=THROTTLE,
+        default_heartbeat_throttle_interval=THROTTLE,
+        graceful_shutdown_timeout=GRACE,
+        interceptors=interceptors,
+    )
     made: list[Worker] = []
     if runbooks:
         made.append(
-            Worker(
-                runtime.client,
+            worker(
                 task_queue=RUNBOOKS_QUEUE,
                 workflows=list(ALL),
                 activities=[
@@ -118,10 +126,6 @@ def make_workers(
                 ),
                 workflow_failure_exception_types=[StepFailed, Abandoned, ValidationError],
                 max_concurrent_activities=SLOTS,
-                max_heartbeat_throttle_interval=THROTTLE,
-                default_heartbeat_throttle_interval=THROTTLE,
-                graceful_shutdown_timeout=GRACE,
-                interceptors=interceptors,
             )
         )
     owners = (
@@ -134,28 +138,18 @@ def make_workers(
         LemonNodeActivities(runtime),
     )
     made.extend(
-        Worker(
-            runtime.client,
+        worker(
             task_queue=cluster_queue(cluster),
             activities=[f for owner in owners for f in implementations(owner)],
             max_concurrent_activities=SLOTS,
-            max_heartbeat_throttle_interval=THROTTLE,
-            default_heartbeat_throttle_interval=THROTTLE,
-            graceful_shutdown_timeout=GRACE,
-            interceptors=interceptors,
         )
         for cluster in clusters
     )
     made.extend(
-        Worker(
-            runtime.client,
+        worker(
             task_queue=data_queue(site),
             activities=implementations(CopyActivities(runtime)),
             max_concurrent_activities=COPIES,
-            max_heartbeat_throttle_interval=THROTTLE,
-            default_heartbeat_throttle_interval=THROTTLE,
-            graceful_shutdown_timeout=GRACE,
-            interceptors=interceptors,
         )
         for site in sites
     )

@@ -146,12 +146,7 @@ class AskHuman(Book):
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """The question as `runbook describe` shows it."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
-            story=self.story,
+        return self.view_with(
             question=self.question,
             outcome=self.outcome,
             result=self.outcome.choice if self.outcome else "",

@@ -6,7 +6,7 @@ goes on as told.
 
 import asyncio
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy, SearchAttributePair
@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, op_id
     from fleet.model import Value
     from fleet.people import Choice, Outcome, Plan, Question
-    from fleet.runbooks import AskInput, Runbook
+    from fleet.runbooks import AskInput, Runbook, View
     from workflows import attributes
 
 In = TypeVar("In", bound=Value)
@@ -114,6 +114,17 @@ class Book:
         rows += [f"**{name}:** {text}  " for name, text in self.facts.items() if text]
         rows += ["", *(f"- {line}" for line in reversed(self.story))]
         workflow.set_current_details("\n".join(rows)[:18000])
+
+    def view_with(self, **more: Any) -> View:
+        """What a person sees of any runbook, and what this kind adds to it."""
+        return View(
+            workflow=workflow.info().workflow_id,
+            kind=self.kind,
+            step=self.step,
+            waits_for=self.waits_for,
+            story=self.story,
+            **more,
+        )
 
     # -- steps
 

@@ -156,12 +156,7 @@ class GuardCluster(Waves):
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """Freeze, leases and waves."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
-            story=self.story,
+        return self.view_with(
             freeze=self.freeze,
             leases=self.leases,
             wave=self.count if self.count.nodes else None,

@@ -80,13 +80,8 @@ class HealNode(Evacuation):
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """The node as `runbook describe` and `why` show it."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
+        return self.view_with(
             next=self.next,
-            story=self.story,
             verdict=self.verdict,
             op=self.op,
             result=self.result,

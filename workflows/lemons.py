@@ -153,13 +153,8 @@ class FindLemons(Book):
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """The search as `runbook describe` shows it."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
+        return self.view_with(
             next=self.next,
-            story=self.story,
             op=self.op,
             result=self.result,
         )

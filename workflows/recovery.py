@@ -159,13 +159,8 @@ class Recovery(Book):
 
     def recovery_view(self) -> View:
         """What both kinds of recovery show."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
+        return self.view_with(
             next=self.next,
-            story=self.story,
             verdict=self.inp.verdict,
             op=self.inp.op,
             result=self.result,

@@ -140,13 +140,8 @@ class SuperviseJob(Placed):
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """The job as `runbook describe` and `report` show it."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
+        return self.view_with(
             next=self.next,
-            story=self.story,
             verdict=self.verdict,
             ledger=self.ledger,
             op=self.op,

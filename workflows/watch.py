@@ -75,12 +75,7 @@ class WatchCluster(Book):
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """What it does and what it routed."""
-        return View(
-            workflow=workflow.info().workflow_id,
-            kind=self.kind,
-            step=self.step,
-            waits_for=self.waits_for,
-            story=self.story,
+        return self.view_with(
             result=f"{self.routed} pieces of evidence routed",
         )
 
