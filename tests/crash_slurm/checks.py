@@ -1,7 +1,5 @@
 """What every disturbed run on real Slurm must show."""
 
-import re
-
 from tests.crash.boundary import Case, Fault
 from tests.crash_slurm.play import STEPS, Played
 
@@ -16,7 +14,7 @@ def assert_ends_alike(played: Played, calm: Played, case: Case) -> None:
     assert played.failed_tasks == ()
     assert played.generations_at_once == 1
     assert_no_rank_meets_another(played.order)
-    assert_no_step_is_lost(played.output)
+    assert_no_step_is_lost(played)
     assert_the_fault_took_its_toll(played, case)
 
 
@@ -25,9 +23,9 @@ def assert_no_rank_meets_another(order: tuple[str, ...]) -> None:
     assert [line.split()[0] for line in order] == ["prolog"] * 2 + ["epilog"] * 2 + ["prolog"] * 2 + ["epilog"] * 2
 
 
-def assert_no_step_is_lost(output: tuple[str, ...]) -> None:
+def assert_no_step_is_lost(played: Played) -> None:
     """The second attempt goes on from the first one's last checkpoint; each attempt makes each of its steps once."""
-    saved = [int(line.split()[2]) for line in output if re.match(r"saved step \d+ gen=0\.0", line)]
+    output, saved = played.output, played.saved
     assert f"resumed from step {saved[-1]} gen=0.1" in output
     assert steps_of(output, "0.0") == list(range(1, len(steps_of(output, "0.0")) + 1))
     assert steps_of(output, "0.1") == list(range(saved[-1] + 1, STEPS + 1))

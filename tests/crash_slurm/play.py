@@ -18,6 +18,7 @@ from tests.crash.nursery import Nursery
 from tests.crash.play import XID
 from tests.crash_slurm.paced_train import HURRY
 from tests.crash_slurm.programs import LOST, write_forgetful_programs
+from tests.runbooks_slurm.training import complete_of
 from tests.slurm.lab import CHECK, LAB, TRAIN, Cluster, rank_pids
 from workers.fleets import ALL_AUTO
 
@@ -68,6 +69,8 @@ class Played(Value):
     generations_at_once: int
     """The most generations of ranks that were ever seen alive at the same time."""
     output: tuple[str, ...]
+    saved: tuple[int, ...]
+    """Steps of the first attempt's complete checkpoints; one that is stopped in a save says nothing of it."""
     order: tuple[str, ...]
     """Prologs and epilogs of the job, in time."""
     failed_tasks: tuple[str, ...]
@@ -243,6 +246,7 @@ async def _look(made: Crew, stage: Stage, before: dict[str, NodeFacts], began: f
         refused="another one may have its step" in (stage.folder / "worker.log").read_text(),
         generations_at_once=stage.most,
         output=tuple((lab.work / f"{stage.job}.out").read_text().splitlines()),
+        saved=tuple(complete_of(stage.checkpoints, "0.0")),
         order=order,
         failed_tasks=await made.failed_tasks(),
         servers=made.started["server"],

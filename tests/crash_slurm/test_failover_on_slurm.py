@@ -45,7 +45,7 @@ def test_an_undisturbed_failover_leaves_a_finished_job_and_a_healed_node(ended: 
     assert set(ending.results.values()) == {"done", "repaired, checked and back at work"}
     assert played.generations_at_once == 1
     assert_no_rank_meets_another(played.order)
-    assert_no_step_is_lost(played.output)
+    assert_no_step_is_lost(played)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

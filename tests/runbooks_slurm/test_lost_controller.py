@@ -14,7 +14,7 @@ from fleet.people import Choice
 from tests.runbooks_slurm.disturbing import all_of, at_write, without_controller
 from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
-from tests.runbooks_slurm.training import resumed, saved, steps_of, undisturbed
+from tests.runbooks_slurm.training import complete_of, resumed, steps_of, undisturbed
 from tests.runbooks_slurm.watching import attempts_alive, watching
 
 STEPS = 1000
@@ -64,8 +64,9 @@ async def test_a_write_that_a_frozen_controller_does_not_answer_is_made_once(
     assert hooks == ["prolog"] * 2 + ["epilog"] * 2 + ["prolog"] * 2 + ["epilog"] * 2
     assert len(re.findall(rf" reboot  node={sick} ", stage.log("hooks.log"))) == 1
     lines = stage.output("train")
-    assert resumed(lines, "0.1") == saved(lines, "0.0")[-1]
-    assert [s for s, _, g in steps_of(lines) if g == "0.1"] == list(range(saved(lines, "0.0")[-1] + 1, STEPS + 1))
+    last = complete_of(stage.folder_of("train"), "0.0")[-1]
+    assert resumed(lines, "0.1") == last
+    assert [s for s, _, g in steps_of(lines) if g == "0.1"] == list(range(last + 1, STEPS + 1))
     after = await stage.node(sick)
     assert after.booted_at > before.booted_at + 2
     assert (after.state, after.drained, after.op, after.reserved_by) == (NodeState.UP, False, None, None)

@@ -9,7 +9,7 @@ from fleet.model import NodeState, Phase, ReceiptGrade
 from tests.clients.stage import XID_79
 from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
-from tests.runbooks_slurm.training import resumed, saved, steps_of, undisturbed
+from tests.runbooks_slurm.training import complete_of, resumed, saved, steps_of, undisturbed
 from tests.runbooks_slurm.watching import watching
 
 STEPS = 1000
@@ -36,7 +36,7 @@ async def test_xid_79_moves_the_job_from_its_last_checkpoint_and_heals_the_node(
 
     lines = stage.output("train")
     steps = steps_of(lines)
-    last_saved = saved(lines, "0.0")[-1]
+    last_saved = complete_of(stage.folder_of("train"), "0.0")[-1]
     story = "\n".join((await stage.view("job/train/failover/2")).story)
     asked_for = re.search(r"saved step (\d+)", story)
     assert asked_for

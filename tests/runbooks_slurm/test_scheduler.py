@@ -7,7 +7,7 @@ from fleet.model import NodeState, Phase
 from fleet.people import Choice
 from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
-from tests.runbooks_slurm.training import resumed, saved
+from tests.runbooks_slurm.training import complete_of, resumed
 from tests.runbooks_slurm.watching import watching
 
 PREEMPTS = (
@@ -37,7 +37,7 @@ async def test_a_preempted_job_goes_on_after_a_receipt_and_it_costs_no_try(stage
     assert {r.node for r in first.receipt.nodes} == set(first.nodes)
     assert (second.rung, second.charge) == (Rung.OBSERVED, 0)
     lines = stage.output("train")
-    assert resumed(lines, "0.1") == saved(lines, "0.0")[-1]
+    assert resumed(lines, "0.1") == complete_of(stage.folder_of("train"), "0.0")[-1]
     assert not [name for name in await stage.runbooks() if name.startswith("node/") or "/ask/" in name]
 
 
