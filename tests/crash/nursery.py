@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from pathlib import Path
 
 from tests.crash.worker_main import work
@@ -80,6 +81,8 @@ def _main() -> None:
         if pid == 0:
             try:
                 _be_worker(Path(line.strip()))
+            except BaseException:  # noqa: BLE001 - the edge: the log says why it died
+                traceback.print_exc()
             finally:
                 os._exit(1)  # a worker ends by a signal only
         pids.add(pid)

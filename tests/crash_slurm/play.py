@@ -76,6 +76,8 @@ class Played(Value):
     failed_tasks: tuple[str, ...]
     servers: int
     workers: int
+    told: str
+    """The workers' errors."""
     seconds: float
 
 
@@ -209,6 +211,7 @@ async def _look(made: Crew, stage: Stage, before: dict[str, NodeFacts], began: f
     lab, job, node = stage.lab, stage.native, stage.node
     ids = (job_workflow_id(stage.job), node_workflow_id(lab.name, node))
     views = {i: await made.until(lambda i=i: made.view(i), f"the view of {i}") for i in ids}  # type: ignore[misc]
+    log = (stage.folder / "worker.log").read_text()
     ledger = views[ids[0]].ledger
     assert ledger is not None
     native = await lab.backend.job(job)
@@ -243,7 +246,7 @@ async def _look(made: Crew, stage: Stage, before: dict[str, NodeFacts], began: f
         ending=Ending.model_validate_json(_renamed(ending.model_dump_json(), names)),
         hit=made.hit() > 0,
         lost=(stage.folder / LOST).exists(),
-        refused="another one may have its step" in (stage.folder / "worker.log").read_text(),
+        refused="another one may have its step" in log,
         generations_at_once=stage.most,
         output=tuple((lab.work / f"{stage.job}.out").read_text().splitlines()),
         saved=tuple(complete_of(stage.checkpoints, "0.0")),
@@ -251,6 +254,7 @@ async def _look(made: Crew, stage: Stage, before: dict[str, NodeFacts], began: f
         failed_tasks=await made.failed_tasks(),
         servers=made.started["server"],
         workers=made.started["worker"],
+        told="\n".join(line for line in log.splitlines() if '"level": "info"' not in line),
         seconds=time.monotonic() - began,
     )
 
