@@ -15,9 +15,9 @@ from fleet.errors import InvalidInputError
 from fleet.model import Name
 from fleet.placement import Request
 from fleet.placing import ClusterWords, PlaceWish
-from fleet.policy import AbsolutePath, Duration, Strict
 from fleet.policy_errors import Path, Problem
 from fleet.policy_file import Words, parse_file, read_yaml, told
+from fleet.policy_types import AbsolutePath, Duration, Strict
 
 Kind = Literal["slurm", "kubernetes", "sim"]
 LONGEST = 131_072

@@ -6,28 +6,29 @@ The same in prose: docs/configuration.md.
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, model_validator
 
 from fleet import policy_words as words
 from fleet.errors import NotFoundError
-from fleet.faults.evidence import FaultClass
 from fleet.model import Name
 from fleet.people import Signer
-from fleet.units import duration_text, parse_duration, parse_percent, parse_rate, percent_text, rate_text, share
+from fleet.policy_overrides import Override, different_rows
+from fleet.policy_types import (
+    AbsolutePath,
+    Argv,
+    CheckArgv,
+    Duration,
+    Percent,
+    PowerArgv,
+    Size,
+    Strict,
+    Tries,
+)
+from fleet.units import parse_rate, rate_text, share
 
 
 class StepMode(StrEnum):
@@ -50,6 +51,7 @@ class Step(StrEnum):
     RETURN = "return"
     RESTART_IN_PLACE = "restart_in_place"
     FAILOVER_IN_CLUSTER = "failover_in_cluster"
+    FAILOVER_ACROSS_CLUSTERS = "failover_across_clusters"
     ADOPT = "adopt"
 
 
@@ -66,40 +68,6 @@ class Strangers(StrEnum):
 
     ASK = "ask"
     EVICT = "evict"
-
-
-class FirstRung(StrEnum):
-    """First repair rung of a node, from the mildest to a person."""
-
-    NONE = "none"
-    RESET = "reset"
-    REBOOT = "reboot"
-    POWER_CYCLE = "power_cycle"
-    PERSON = "person"
-
-
-Duration = Annotated[
-    float,
-    BeforeValidator(parse_duration),
-    PlainSerializer(duration_text, return_type=str),
-]
-"""Seconds, written `90s`, `15m`, `2h` or `1d`."""
-Percent = Annotated[float, BeforeValidator(parse_percent), PlainSerializer(percent_text, return_type=str)]
-"""0 to 100, written `"10%"`."""
-Argv = Annotated[tuple[str, ...], AfterValidator(words.argv)]
-"""A program and its arguments; no shell is involved."""
-PowerArgv = Annotated[tuple[str, ...], AfterValidator(words.power_argv)]
-CheckArgv = Annotated[tuple[str, ...], AfterValidator(words.check_argv)]
-AbsolutePath = Annotated[str, AfterValidator(words.absolute_path)]
-Tries = Annotated[int, Field(ge=0, le=10)]
-
-
-class Strict(BaseModel):
-    """A frozen value that refuses unknown keys and never turns one type into another."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, serialize_by_alias=True
-    )
 
 
 class PowerHook(Strict):
@@ -132,6 +100,8 @@ class SlurmCluster(Strict):
     filled in, exit 0 is a pass. Default none: only the scheduler's own count of GPUs is compared."""
     checkpoint_roots: tuple[AbsolutePath, ...] = ()
     """Folders under which jobs may name their checkpoint root. Default none: nothing is read or written there."""
+    site: Name | None = None
+    """Where its storage is, one of `sites`. Default none: then no job with a checkpoint moves to or from it."""
     twin: Name | None = None
     """Kubernetes cluster of this file on whose nodes, under the same names, these Slurm nodes run (Slinky). A node is
     then isolated, repaired and given back there, and counts there. Default none: the Slurm nodes are machines."""
@@ -145,6 +115,8 @@ class SimCluster(Strict):
     path: Annotated[str, AfterValidator(words.file_path)]
     """SQLite file of the embedded fleet; relative to the folder of `fleet.yaml`. No default: two fleets may exist."""
     checkpoint_roots: tuple[AbsolutePath, ...] = ()
+    """As for Slurm."""
+    site: Name | None = None
     """As for Slurm."""
 
 
@@ -189,6 +161,8 @@ class KubernetesCluster(Strict):
     Default ask: an eviction ends a training that nobody starts again."""
     checkpoint_roots: tuple[AbsolutePath, ...] = ()
     """As for Slurm."""
+    site: Name | None = None
+    """As for Slurm."""
 
     @model_validator(mode="after")
     def _one_way_in(self) -> Self:
@@ -197,6 +171,22 @@ class KubernetesCluster(Strict):
         if self.context is not None and self.kubeconfig is None:
             raise ValueError("context belongs to a kubeconfig; name the file too")
         return self
+
+
+class Site(Strict):
+    """The storage that the jobs of one or several clusters share. Its worker is `runbook worker --data SITE`."""
+
+    mount: AbsolutePath
+    """Folder as its jobs and its own data worker see it. A checkpoint root below it keeps its path below the other
+    site's mount when a job moves."""
+    remote: Annotated[str, AfterValidator(words.place)] | None = None
+    """The same folder as the data workers of other sites reach it, `REMOTE:FOLDER` of rclone's configuration or
+    `/FOLDER`. Default: `mount`, which is right where they mount it, too."""
+
+    @property
+    def from_elsewhere(self) -> str:
+        """The folder as other sites reach it."""
+        return self.remote or self.mount
 
 
 Cluster = Annotated[SlurmCluster | SimCluster | KubernetesCluster, Field(discriminator="kind")]
@@ -230,7 +220,13 @@ class Limits(Strict):
     """Failovers inside the cluster for one cause. Default 2; Slurm's own 5 let one 1,024-GPU job requeue 35 times and
     preempt 548 others."""
     across_tries: Tries = 1
-    """Moves to another cluster for one cause. Default 1: each copies a checkpoint. Not used by this release."""
+    """Moves to another cluster for one cause. Default 1: each copies a checkpoint."""
+    across_size: Size = 1e12
+    """The most that a move may copy without asking, `1TB`. Default 1TB: a 70B model with its optimizer, some minutes
+    at 2 GB/s; a larger copy is worth a look at the links it takes."""
+    cluster_lost_after: Duration = 600.0
+    """A cluster that does not answer for this long is lost for its jobs, which may move. Default 10m: a controller's
+    restart or a partition of a minute must not start a second training."""
     early_failure: Duration = 600.0
     """A failure this soon after the start counts double. Default 10m: 73% of failing tasks die in their first ten
     minutes (Aegis), so an early death speaks for the job and against another try."""
@@ -328,75 +324,6 @@ class Notify(Strict):
         return self
 
 
-RowId = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,60}$")]
-RowType = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9]{0,120}$")]
-ReasonText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=2, max_length=120)]
-ROW_KINDS = (
-    "xid",
-    "sxid",
-    "recovery_action",
-    "dcgm_error",
-    "gpu_field",
-    "exit_code",
-    "log_text",
-    "kernel_text",
-    "job_reason",
-    "node_reason",
-    "node_condition",
-)
-"""Keys that name a row of the catalogue."""
-
-
-class Override(Strict):
-    """One catalogue row, changed for this fleet, or a row of its own; one of the first eleven keys names it."""
-
-    xid: int | None = Field(default=None, ge=1, le=9999)
-    """XID number of the row; one that the catalogue lacks is added."""
-    sxid: int | None = Field(default=None, ge=1, le=999_999)
-    """Number of an NVSwitch error; one that the catalogue lacks is added."""
-    recovery_action: int | None = Field(default=None, ge=0, le=99)
-    """Value of the driver's recovery action (XID 154, NVML)."""
-    dcgm_error: int | None = Field(default=None, ge=0, le=9999)
-    """Number of an error of DCGM's diagnostic."""
-    gpu_field: RowId | None = None
-    """Name of a GPU field's row (`ecc_uncorrectable`)."""
-    exit_code: int | None = Field(default=None, ge=0, le=255)
-    """Exit code of a process; one that the catalogue lacks is added (platforms have codes of their own)."""
-    log_text: RowId | None = None
-    """Id of a pattern of the job's log; with `pattern`, a new one, which is tried before the catalogue's."""
-    kernel_text: RowId | None = None
-    """Id of a pattern of the kernel's log."""
-    job_reason: ReasonText | None = None
-    """End state or reason of a job, of Slurm or Kubernetes; one that the catalogue lacks is added."""
-    node_reason: ReasonText | None = None
-    """Beginning of a node's reason in Slurm; one that the catalogue lacks is added."""
-    node_condition: RowType | None = None
-    """Type of a Kubernetes node condition; one that the catalogue lacks is added and is bad when True."""
-    pattern: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = None
-    """Regular expression of `log_text` or `kernel_text`. One that can run away (a repeat inside a repeat, too many
-    open repeats) is refused."""
-    fault: FaultClass | None = Field(default=None, alias="class")
-    """hardware, transient, user, unknown or informational; absent = as in the catalogue."""
-    first_rung: FirstRung | None = None
-    """First repair rung: none, reset, reboot, power_cycle or person; absent = as in the catalogue."""
-    why: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=500)]
-    """Reason, shown with every verdict that uses the row. No default: whoever is woken wants it."""
-
-    @property
-    def row(self) -> tuple[str, str | int]:
-        """Kind and key of the row."""
-        return next((kind, key) for kind in ROW_KINDS if (key := getattr(self, kind)) is not None)
-
-    @model_validator(mode="after")
-    def _changes_one_row(self) -> Self:
-        named = [kind for kind in ROW_KINDS if getattr(self, kind) is not None]
-        if len(named) != 1:
-            raise ValueError(f"give exactly one of {', '.join(ROW_KINDS)}" + (f", not {len(named)}" if named else ""))
-        if self.fault is None and self.first_rung is None and self.pattern is None:
-            raise ValueError("give class or first_rung, else it changes nothing")
-        return self
-
-
 def _different_people(approvers: tuple[Approver, ...]) -> tuple[Approver, ...]:
     """One person must not count as two, under one name or with one key."""
     names: set[str] = set()
@@ -411,13 +338,6 @@ def _different_people(approvers: tuple[Approver, ...]) -> tuple[Approver, ...]:
     return approvers
 
 
-def _different_rows(overrides: tuple[Override, ...]) -> tuple[Override, ...]:
-    twice = [row for row, count in Counter(o.row for o in overrides).items() if count > 1]
-    if twice:
-        raise ValueError(f"{twice[0][0]} {twice[0][1]} is given twice; keep one")
-    return overrides
-
-
 class Policy(Strict):
     """The whole of `fleet.yaml`."""
 
@@ -425,6 +345,8 @@ class Policy(Strict):
     """Version of the file's shape, 1. No default, so that an older release refuses a newer file."""
     clusters: Mapping[Name, Cluster] = Field(min_length=1)
     """Clusters by name. The name is part of ids and queues; it should be the scheduler's own ClusterName."""
+    sites: Mapping[Name, Site] = {}
+    """Storages by name. Default none: a job's checkpoint stays where its cluster is."""
     limits: Limits = Limits()
     """Blast radius, budgets and times."""
     modes: Mapping[Step, StepMode] = {}
@@ -440,7 +362,7 @@ class Policy(Strict):
     the folder of `fleet.yaml`. Default: a file in the state folder of whoever runs the worker."""
     keep: Keep = Keep()
     """How long the history store keeps things."""
-    overrides: Annotated[tuple[Override, ...], AfterValidator(_different_rows)] = ()
+    overrides: Annotated[tuple[Override, ...], AfterValidator(different_rows)] = ()
     """Catalogue rows changed for this fleet. Default none."""
 
     @model_validator(mode="after")
@@ -457,6 +379,18 @@ class Policy(Strict):
                     f"{taken[twin]} and {name} have the same twin {twin}; a node can be one of them only"
                 )
         return self
+
+    @model_validator(mode="after")
+    def _sites_are_known(self) -> Self:
+        for name, cluster in self.clusters.items():
+            if cluster.site is not None and cluster.site not in self.sites:
+                known = ", ".join(sorted(self.sites)) or "none"
+                raise ValueError(f"{name} is at the site {cluster.site}, which is not under sites (known: {known})")
+        return self
+
+    def site_of(self, cluster: str) -> str | None:
+        """Name of the cluster's site; None where the file names none."""
+        return self.cluster(cluster).site
 
     def owner_of(self, cluster: str) -> str:
         """The cluster that a node of `cluster` is isolated and repaired in."""

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fleet import policy
+from fleet.policy_overrides import Override
 
 Path = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""
@@ -46,7 +47,9 @@ _SECTIONS: Mapping[str, type[BaseModel]] = {
     "keep": policy.Keep,
     "approvers": policy.Approver,
     "notify": policy.Notify,
-    "overrides": policy.Override,
+    "overrides": Override,
+    "sites": policy.Site,
+    "copies": policy.Copies,
 }
 
 

@@ -9,6 +9,9 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
+from fleet.copying.places import parse_place
+from fleet.errors import InvalidInputError
+
 LEAST_KEPT = 28 * 86400.0
 """Seconds. Lemons are judged by four weeks; less kept would forget what is counted."""
 
@@ -144,6 +147,14 @@ def environment_name(text: str) -> str:
     if not _ENVIRONMENT.fullmatch(text):
         raise ValueError("is no name of an environment variable; write the name, never the secret itself")
     return text
+
+
+def place(text: str) -> str:
+    """`/FOLDER` or `REMOTE:FOLDER`, without settings of the remote."""
+    try:
+        return str(parse_place(text))
+    except InvalidInputError as error:
+        raise ValueError(str(error)) from None
 
 
 def store_url(text: str) -> str:

@@ -1,5 +1,5 @@
-"""Durations, percentages and rates as people write them: `90s`, `15m`, `2h`, `1d`, `10%`, `500MB/s`. A bare number
-has no unit."""
+"""Durations, percentages, sizes and rates as people write them: `90s`, `15m`, `2h`, `1d`, `10%`, `20GB`, `500MB/s`. A
+bare number has no unit."""
 
 import math
 import re
@@ -14,6 +14,9 @@ _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,3})?)%", re.ASCII)
 _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(kB|MB|GB)/s", re.ASCII)
 RATE_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 """Bytes a second in one of each unit a second."""
+_SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)(MB|GB|TB)", re.ASCII)
+SIZE_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12}
+"""Bytes in one of each unit."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
@@ -71,6 +74,21 @@ def rate_text(rate: float) -> str:
     """The spelling that `parse_rate` reads back."""
     unit, size = next(((u, s) for u, s in reversed(RATE_UNITS.items()) if rate >= s), ("kB", RATE_UNITS["kB"]))
     return f"{rate / size:.3f}".rstrip("0").rstrip(".") + f"{unit}/s"
+
+
+def parse_size(value: object) -> float:
+    """Bytes. Raises ValueError that says how to write it."""
+    if isinstance(value, str) and (found := _SIZE.fullmatch(value)):
+        return float(found[1]) * SIZE_UNITS[found[2]]
+    if _is_number(value):
+        raise ValueError(f"{value} has no unit; say the unit: {value}GB")
+    raise ValueError(f"{_shown(value)} is no size; write a number and MB, GB or TB: 500GB")
+
+
+def size_text(size: float) -> str:
+    """The spelling that `parse_size` reads back, to a thousandth of its unit."""
+    unit, one = next(((u, s) for u, s in reversed(SIZE_UNITS.items()) if size >= s), ("MB", SIZE_UNITS["MB"]))
+    return f"{size / one:.3f}".rstrip("0").rstrip(".") + unit
 
 
 def share(total: int, percent: float) -> int:

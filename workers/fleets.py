@@ -21,6 +21,7 @@ modes:  # written by `runbook lab` and `runbook demo` only: a real fleet starts 
   return: auto
   restart_in_place: auto
   failover_in_cluster: auto
+  failover_across_clusters: auto
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 from fleet.faults.classify import classify, explain
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, FaultClass, Kind, Source, Verdict
 from fleet.faults.parse import parse_kernel_log
-from fleet.policy import Override
+from fleet.policy_overrides import Override
 from tests.faults.making import GPU, NOW, TABLES, UUID, ended, judge, kernel, log, seen, traceback, xid
 
 H, T, U, N, I = (  # noqa: E741 - one letter a column, as the tables below need

@@ -10,7 +10,7 @@ from fleet.faults.evidence import FaultClass
 from fleet.faults.overrides import KINDS
 from fleet.faults.patterns import safe_pattern
 from fleet.faults.tables import FILES, RUNGS, Tables, build_tables, load_tables
-from fleet.policy import ROW_KINDS, Override
+from fleet.policy_overrides import ROW_KINDS, Override
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from fleet.errors import InvalidInputError, NotFoundError
 from fleet.people import Signer
 from fleet.policy import Limits, Policy, Step, StepMode
 from fleet.policy_file import parse_policy
+from fleet.policy_overrides import Override
 from fleet.units import duration_text, parse_duration, parse_percent, percent_text, share
 from tests.fleet.make import policy, public_key
 
@@ -24,7 +25,8 @@ MODELS: list[type[BaseModel]] = [
     policies.Limits,
     policies.Approver,
     policies.Notify,
-    policies.Override,
+    policies.Site,
+    Override,
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

@@ -7,8 +7,9 @@ import pytest
 
 from fleet.errors import InvalidInputError
 from fleet.faults.evidence import FaultClass
-from fleet.policy import FirstRung, Policy, PowerHook, SimCluster, SlurmCluster, Step, StepMode, Transport
+from fleet.policy import Policy, PowerHook, SimCluster, SlurmCluster, Step, StepMode, Transport
 from fleet.policy_file import MAX_CHARACTERS, parse_policy
+from fleet.policy_overrides import FirstRung
 from tests.fleet.make import POLICY_HEAD, public_key
 
 KEY = public_key()
@@ -141,12 +142,15 @@ def test_http_goes_to_this_machine_only(url: str) -> None:
 
 LIMITS = (
     "nodes_out, nodes_out_percent, wave_from, nodes_isolated, nodes_isolated_percent, in_place_tries, "
-    "in_place_delays, in_cluster_tries, across_tries, early_failure, "
+    "in_place_delays, in_cluster_tries, across_tries, across_size, cluster_lost_after, early_failure, "
     "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, place_timeout, drain_deadline, "
     "question_expiry, settle, lemon_quantile, stall_after"
 )
-TOP = "version, clusters, limits, modes, approvers, copies, notify, store, keep, overrides"
-STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, failover_in_cluster, adopt"
+TOP = "version, clusters, sites, limits, modes, approvers, copies, notify, store, keep, overrides"
+STEPS = (
+    "isolate, evacuate, fence, reboot, check, return, restart_in_place, failover_in_cluster, "
+    "failover_across_clusters, adopt"
+)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +167,12 @@ STEPS = "isolate, evacuate, fence, reboot, check, return, restart_in_place, fail
             "    transport: cli",
             "    transprt: cli",
             "7: unknown key 'transprt' under clusters.alpha; allowed: kind, conf, bin_dir, transport, power, check, "
-            "checkpoint_roots, twin; did you mean 'transport'?",
+            "checkpoint_roots, site, twin; did you mean 'transport'?",
         ),
         (
             "kind: sim, path: fleet.sqlite",
             "kind: sim, path: fleet.sqlite, conf: /x",
-            "14: unknown key 'conf' under clusters.beta; allowed: kind, path, checkpoint_roots",
+            "14: unknown key 'conf' under clusters.beta; allowed: kind, path, checkpoint_roots, site",
         ),
         (
             "{name: ada,",
