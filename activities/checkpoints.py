@@ -39,12 +39,19 @@ def look(root: Path, known: Known | None = None, alive: Alive = lambda: None) ->
     Raises NotFoundError where there is no such folder, InvalidInputError for more than MAX_ENTRIES entries or one
     that cannot be listed, TemporaryError where the newest complete one changed at each of LOOKS looks.
     """
+    return look_closely(root, known, alive)[0]
+
+
+def look_closely(
+    root: Path, known: Known | None = None, alive: Alive = lambda: None
+) -> tuple[Judgement, tuple[str, ...]]:
+    """The same, and every file of the root. Raises as `look`."""
     for _ in range(LOOKS):
         tree, contents = list_root(root, alive)
         found = judge(tree, known)
         newest = found.newest_complete
         if newest is None or contents.unchanged(newest):
-            return found
+            return found, tuple(file.path for file in tree.below(""))
     raise TemporaryError(f"{root} changes faster than it can be looked at; the trainer deletes old saves there", 30)
 
 

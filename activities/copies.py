@@ -63,7 +63,10 @@ class CopyActivities(Owner):
             older.cancel()
             await asyncio.wait({older})
         policy = self.runtime.policy().copies
-        rules = Rules(bandwidth=policy.bandwidth, headroom=policy.headroom, files_at_once=policy.files_at_once)
+        limits = [rate for rate in (policy.bandwidth, arg.bandwidth) if rate is not None]
+        rules = Rules(
+            bandwidth=min(limits, default=None), headroom=policy.headroom, files_at_once=policy.files_at_once
+        )
         meters = Meters(_beat)
         task = asyncio.ensure_future(_awaited(work(Ground(arg, rules, Rclone()), meters)))
         self._running[arg.op] = task

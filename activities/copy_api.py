@@ -33,10 +33,12 @@ class CopyOrder(Value):
     """Root at the target, likewise."""
     parts: Parts
     owner: str = ""
-    """User of the target's machine to whom the files are given; empty: they stay the worker's. On a remote the
-    account of its configuration owns them."""
+    """User of the target's machine to whom the files are given, or `UID[:GID]`; empty: they stay the worker's. On a
+    remote the account of its configuration owns them."""
     origin: str = ""
     """The source in a person's words, for the receipt; empty: `source`."""
+    bandwidth: float | None = None
+    """Bytes a second at most, where that is less than the policy's; None: the policy's alone."""
 
     @field_validator("source", "target")
     @classmethod

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from fleet import policy_words as words
 from fleet.errors import NotFoundError
@@ -24,11 +24,12 @@ from fleet.policy_types import (
     Duration,
     Percent,
     PowerArgv,
+    Rate,
     Size,
     Strict,
     Tries,
 )
-from fleet.units import parse_rate, rate_text, share
+from fleet.units import share
 
 
 class StepMode(StrEnum):
@@ -183,6 +184,12 @@ class Site(Strict):
     """The same folder as the data workers of other sites reach it, `REMOTE:FOLDER` of rclone's configuration or
     `/FOLDER`. Default: `mount`, which is right where they mount it, too."""
 
+    rate: Rate = 125e6
+    """What a copy to it brings, for estimates only. Default 125MB/s, one line of 1 Gb/s: too low costs a detour, too
+    high an hour of waiting; measure it."""
+    replicate_to: tuple[Name, ...] = ()
+    """Sites that get each `copies.replicate_every`-th checkpoint in advance. Default none."""
+
     @property
     def from_elsewhere(self) -> str:
         """The folder as other sites reach it."""
@@ -243,6 +250,9 @@ class Limits(Strict):
     place_timeout: Duration = 900.0
     """From the submit to running on the chosen cluster, where a job may go to several. Default 15m: then it is
     withdrawn, which costs nothing, and the next cluster is tried."""
+    preflight_interval: Duration = 21600.0
+    """How often it is proven that each cluster could receive each protected job. Default 6h: what breaks it (a right,
+    a quota, a full store) is found within a shift, and a trial costs a cluster one look."""
     drain_deadline: Duration = 7200.0
     """How long a sick node waits for other people's jobs. Default 2h: then a person decides about them."""
     question_expiry: Duration = 14400.0
@@ -286,12 +296,19 @@ class Keep(Strict):
 class Copies(Strict):
     """Copies of checkpoints and datasets between clusters."""
 
-    bandwidth: Annotated[float, BeforeValidator(parse_rate), PlainSerializer(rate_text)] | None = None
+    bandwidth: Rate | None = None
     """Most that one copy may use, as `500MB/s`. Default none."""
     headroom: Percent = 5.0
     """Share of a target's free space that a copy leaves free. Default 5%: the job saves there while we copy."""
     files_at_once: int = Field(default=8, ge=1, le=256)
     """Files in flight of one copy. Default 8; 992 files of 1.7 GB pulled at once hung a training (OPT-175B)."""
+    replicate_every: int = Field(default=0, ge=0, le=1_000_000)
+    """Each so many-th complete checkpoint of a job goes to the `replicate_to` of its site in advance, the newest one
+    only. Default 0, none: it takes room and the line all the time. At 10 Gb/s a model of 405B takes 76 min."""
+    replicate_interval: Duration = 600.0
+    """How often it is looked whether one is due. Default 10m: saves are minutes to hours apart."""
+    replicate_bandwidth: Rate | None = None
+    """Most that one copy in advance may use. Default none, so `bandwidth` alone; it does not hold back a failover."""
 
 
 class Approver(Strict):
@@ -386,6 +403,9 @@ class Policy(Strict):
             if cluster.site is not None and cluster.site not in self.sites:
                 known = ", ".join(sorted(self.sites)) or "none"
                 raise ValueError(f"{name} is at the site {cluster.site}, which is not under sites (known: {known})")
+        for name, site in self.sites.items():
+            if wrong := [other for other in site.replicate_to if other not in self.sites or other == name]:
+                raise ValueError(f"the site {name} replicates to {wrong[0]}, which is no other one of sites")
         return self
 
     def site_of(self, cluster: str) -> str | None:

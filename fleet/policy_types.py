@@ -5,7 +5,16 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from fleet import policy_words as words
-from fleet.units import duration_text, parse_duration, parse_percent, parse_size, percent_text, size_text
+from fleet.units import (
+    duration_text,
+    parse_duration,
+    parse_percent,
+    parse_rate,
+    parse_size,
+    percent_text,
+    rate_text,
+    size_text,
+)
 
 Duration = Annotated[
     float,
@@ -17,6 +26,8 @@ Percent = Annotated[float, BeforeValidator(parse_percent), PlainSerializer(perce
 """0 to 100, written `"10%"`."""
 Size = Annotated[float, BeforeValidator(parse_size), PlainSerializer(size_text, return_type=str)]
 """Bytes, written `500MB`, `20GB`, `1TB`."""
+Rate = Annotated[float, BeforeValidator(parse_rate), PlainSerializer(rate_text, return_type=str)]
+"""Bytes a second, written `500kB/s`, `500MB/s` or `2GB/s`."""
 Argv = Annotated[tuple[str, ...], AfterValidator(words.argv)]
 """A program and its arguments; no shell is involved."""
 PowerArgv = Annotated[tuple[str, ...], AfterValidator(words.power_argv)]

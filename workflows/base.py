@@ -23,7 +23,7 @@ from temporalio.workflow import ActivityCancellationType
 with workflow.unsafe.imports_passed_through():
     from activities import api
     from activities.api import Activity
-    from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, op_id
+    from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, data_queue, op_id
     from fleet.model import Value
     from fleet.people import Choice, Outcome, Plan, Question
     from fleet.runbooks import AskInput, Runbook, View
@@ -137,8 +137,17 @@ class Book:
         if not self.leaving and workflow.cancellation_reason() is not None:
             raise asyncio.CancelledError("the runbook was cancelled")
 
-    async def act(self, spec: Activity[In, Out], arg: In, *, cluster: str | None = None, summary: str = "") -> Out:
-        """Runs one activity. Waits out a freeze; raises StepFailed when its retries are spent or it is refused."""
+    async def act(
+        self,
+        spec: Activity[In, Out],
+        arg: In,
+        *,
+        cluster: str | None = None,
+        site: str | None = None,
+        summary: str = "",
+    ) -> Out:
+        """Runs one activity, next to a cluster or to a site's storage where one is named. Waits out a freeze; raises
+        StepFailed when its retries are spent or it is refused."""
         budget = min(spec.budget, LAST_WORDS) if self.leaving else spec.budget
         while True:
             self.stop_if_cancelled()
@@ -146,7 +155,7 @@ class Book:
                 result: Out = await workflow.execute_activity(
                     spec.name,
                     arg,
-                    task_queue=cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE,
+                    task_queue=_queue(cluster, site),
                     result_type=spec.gives,
                     start_to_close_timeout=spec.start_to_close,
                     schedule_to_close_timeout=budget,
@@ -164,7 +173,7 @@ class Book:
                 if isinstance(cause, ApplicationError) and cause.type == api.ERROR_FROZEN:
                     await self._wait_out_freeze(cluster, str(cause))
                     continue
-                raise StepFailed(spec.name, _why(spec, error, cluster), refused=_is_refusal(cause)) from error
+                raise StepFailed(spec.name, _why(spec, error, cluster, site), refused=_is_refusal(cause)) from error
 
     async def _wait_out_freeze(self, cluster: str | None, text: str) -> None:
         before = self.waits_for
@@ -175,7 +184,15 @@ class Book:
         self.waits_for = before
         self.tell("unfrozen, going on")
 
-    async def must(self, spec: Activity[In, Out], arg: In, *, cluster: str | None = None, summary: str = "") -> Out:
+    async def must(
+        self,
+        spec: Activity[In, Out],
+        arg: In,
+        *,
+        cluster: str | None = None,
+        site: str | None = None,
+        summary: str = "",
+    ) -> Out:
         """Like `act`, but a spent step parks and asks a person. Raises Abandoned when told to give up.
 
         A refusal (a law, a wrong state) is not asked about: the caller decides what it means. Nor is anybody asked
@@ -183,7 +200,7 @@ class Book:
         """
         while True:
             try:
-                return await self.act(spec, arg, cluster=cluster, summary=summary)
+                return await self.act(spec, arg, cluster=cluster, site=site, summary=summary)
             except StepFailed as failed:
                 if failed.refused or self.leaving:
                     raise
@@ -300,14 +317,18 @@ def _is_refusal(cause: BaseException | None) -> bool:
     return isinstance(cause, ApplicationError) and cause.type in {api.ERROR_REFUSED, api.ERROR_PERMANENT}
 
 
-def _why(spec: Activity[In, Out], error: ActivityError, cluster: str | None) -> str:
+def _queue(cluster: str | None, site: str | None) -> str:
+    return data_queue(site) if site else cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE
+
+
+def _why(spec: Activity[In, Out], error: ActivityError, cluster: str | None, site: str | None) -> str:
     """The failure in words that name what is missing."""
     cause = error.cause
     if isinstance(cause, StepTimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
-        queue = cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE
+        option = f" --data {site}" if site else f" --cluster {cluster}" if cluster else ""
         return (
-            f"nobody polls the task queue {queue}: its worker is missing. "
-            f"Start it with `runbook worker{f' --cluster {cluster}' if cluster else ''}`, then answer retry"
+            f"nobody polls the task queue {_queue(cluster, site)}: its worker is missing. "
+            f"Start it with `runbook worker{option}`, then answer retry"
         )
     last = cause.cause if isinstance(cause, StepTimeoutError) and cause.cause else cause
     return f"{spec.name}: {last if last is not None else error}"

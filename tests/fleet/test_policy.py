@@ -26,6 +26,7 @@ MODELS: list[type[BaseModel]] = [
     policies.Approver,
     policies.Notify,
     policies.Site,
+    policies.Copies,
     Override,
 ]
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

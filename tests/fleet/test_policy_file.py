@@ -143,7 +143,8 @@ def test_http_goes_to_this_machine_only(url: str) -> None:
 LIMITS = (
     "nodes_out, nodes_out_percent, wave_from, nodes_isolated, nodes_isolated_percent, in_place_tries, "
     "in_place_delays, in_cluster_tries, across_tries, across_size, cluster_lost_after, early_failure, "
-    "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, place_timeout, drain_deadline, "
+    "budget_resets_per_day, checkpoint_grace, step_timeout, run_timeout, place_timeout, preflight_interval, "
+    "drain_deadline, "
     "question_expiry, settle, lemon_quantile, stall_after"
 )
 TOP = "version, clusters, sites, limits, modes, approvers, copies, notify, store, keep, overrides"

@@ -1,0 +1,69 @@
+"""Where a checkpoint root lies: its site, and how the movers there and elsewhere name it. Pure."""
+
+import posixpath
+
+from fleet.copying.places import parse_place
+from fleet.errors import InvalidInputError
+from fleet.model import Name, Value
+from fleet.policy import Policy
+
+
+class Storage(Value):
+    """One folder of a job's on one site."""
+
+    site: Name
+    path: str
+    """As the job and the site's own mover name it."""
+    remote: str
+    """As the movers of other sites name it."""
+    rate: float = 125e6
+    """Bytes a second that a copy to the site brings, for estimates."""
+
+    def seen_from(self, site: str) -> str:
+        """The place for the mover of `site`."""
+        return self.path if site == self.site else self.remote
+
+
+def storage_of(policy: Policy, cluster: str, path: str) -> Storage:
+    """The storage of a folder that a job names on a cluster.
+
+    Raises InvalidInputError with what to add to `fleet.yaml`, or to correct in the job; NotFoundError for an unknown
+    cluster.
+    """
+    name = policy.site_of(cluster)
+    if name is None:
+        raise InvalidInputError(
+            f"fleet.yaml names no site for {cluster}: add `site` to it and its storage to `sites`"
+        )
+    site = policy.sites[name]
+    inner = _below(path, site.mount)
+    if inner is None:
+        raise InvalidInputError(
+            f"{path} is not below {site.mount}, the storage of {cluster}: let the job name a checkpoint root there"
+        )
+    return _at(policy, name, inner)
+
+
+def moved(policy: Policy, storage: Storage, cluster: str) -> Storage:
+    """The same folder on another cluster's storage: it keeps its path below the mount. Raises as `storage_of`."""
+    inner = _below(storage.path, policy.sites[storage.site].mount)
+    name = policy.site_of(cluster)
+    if name is None or inner is None:
+        return storage_of(policy, cluster, storage.path)
+    return _at(policy, name, inner)
+
+
+def _at(policy: Policy, name: str, inner: str) -> Storage:
+    site = policy.sites[name]
+    return Storage(
+        site=name,
+        path=f"{site.mount}/{inner}",
+        remote=parse_place(site.from_elsewhere).at(inner),
+        rate=site.rate,
+    )
+
+
+def _below(path: str, root: str) -> str | None:
+    """The rest of a path under `root`; None where it is not below it, or not in plain words: a root has many jobs."""
+    plain = posixpath.normpath(path)
+    return plain[len(root) + 1 :] if plain == path.rstrip("/") and plain.startswith(root + "/") else None
