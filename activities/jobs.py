@@ -7,7 +7,7 @@ from activities import api
 from activities.registry import implements, remember, remembered
 from activities.runtime import Owner, until
 from fleet.errors import RefusedError, TemporaryError
-from fleet.identity import fleet_name
+from fleet.identity import fleet_name, newest_submissions
 from fleet.model import BOOT_MARGIN, NativeJob, NodeFacts, NodeReceipt, NodeState, Phase, Progress
 from fleet.orders import AdoptedJob, StopProof
 
@@ -67,12 +67,14 @@ class JobActivities(Owner):
     @implements(api.FIND_JOB)
     async def find_job(self, arg: api.FindJob) -> api.Found:
         """By fleet name first, then native id (on Kubernetes also NAMESPACE/NAME, without the kind), then the user's
-        name; also of a job that was submitted just now."""
-        named = [(j, fleet_name(j)) for j in await self.runtime.backend(arg.cluster).jobs(max_age=0)]
-        by_name = [(j, n) for j, n in named if n == arg.job]
-        by_id = [(j, n) for j, n in named if arg.job in {j.native_id, j.native_id.partition("/")[2]}]
-        by_user = [(j, n) for j, n in named if j.name == arg.job]
-        return api.Found(jobs=tuple(api.JobOn(job=j, name=n) for j, n in by_name or by_id or by_user))
+        name; also of a job that was submitted just now. By a name, the newest submission only."""
+        seen = await self.runtime.backend(arg.cluster).jobs(max_age=0)
+        newest = newest_submissions(seen)
+        by_name = [j for j in newest if fleet_name(j) == arg.job]
+        by_id = [j for j in seen if arg.job in {j.native_id, j.native_id.partition("/")[2]}]
+        by_user = [j for j in newest if j.name == arg.job]
+        found = by_name or by_id or by_user
+        return api.Found(jobs=tuple(api.JobOn(job=j, name=fleet_name(j)) for j in found))
 
     # -- taking on and giving back
 

@@ -19,7 +19,7 @@ from activities.search import typed
 from activities.wave_api import PIECES
 from fleet import attributes
 from fleet.faults.evidence import Evidence
-from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, watch_workflow_id
+from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, newest_submissions, watch_workflow_id
 from fleet.model import NativeJob, NodeFacts, NodeState, Phase
 from fleet.runbooks import FINGERPRINT_MEMO, EvidenceBatch, Runbook, Signal, SuperviseInput
 from fleet.strikes import Run, Strike, job_strikes, single_runs
@@ -63,7 +63,7 @@ class WatchActivities(Owner):
         return api.WatchOut(changes=count)
 
     async def _tell(self, cluster: str, change: Change, told: "_Told") -> None:
-        for job in change.jobs:
+        for job in told.newest(change.jobs):
             if job.tokens.supervise or job.key or job.adopted:
                 await self._tell_job(cluster, job)
         await self.runtime.note(*told.record(change, time.time()))
@@ -131,6 +131,16 @@ class _Told:
         self._open: dict[str, str] = {}
         self._down: set[str] = set()
         self._noted: set[str] = set()
+        self._epochs: dict[str, int] = {}
+
+    def newest(self, jobs: tuple[NativeJob, ...]) -> tuple[NativeJob, ...]:
+        """Without what is left of a job of which this cluster has, or had, a later submission."""
+        current = newest_submissions(jobs)
+        for job in current:
+            if job.tokens.epoch:
+                name = fleet_name(job)
+                self._epochs[name] = max(self._epochs.get(name, 0), job.tokens.epoch)
+        return tuple(job for job in current if job.tokens.epoch >= self._epochs.get(fleet_name(job), 0))
 
     def record(self, change: Change, now: float) -> tuple[tuple[Strike, ...], tuple[Run, ...]]:
         """What the change puts on record of nodes by jobs without a runbook, each thing once."""

@@ -210,6 +210,8 @@ async def _by_fleet_name(client: Client, job: str, policy: Policy | None) -> Job
         raise usage(f"no runbook job/{job} runs, and no cluster is known to look for it: write CLUSTER/{job}")
     answers, failed = await read_each(client, api.FIND_JOB, {c: api.FindJob(cluster=c, job=job) for c in clusters})
     hits = [(cluster, hit) for cluster, answer in answers.items() for hit in answer.jobs]
+    newest = max((hit.job.tokens.epoch for _, hit in hits if hit.name == job), default=0)
+    hits = [(cluster, hit) for cluster, hit in hits if hit.name != job or hit.job.tokens.epoch == newest]
     if failed and not hits:
         raise CliError(f"{job} was not found, and not every cluster could be asked: {'; '.join(failed.values())}")
     return await only_one(client, job, hits)

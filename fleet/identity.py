@@ -3,11 +3,14 @@
 import base64
 import hashlib
 import re
+from collections.abc import Iterable
 
 from fleet.model import MARK, NAME_PATTERN, JobTokens, NativeJob, label_safe
 
 RUNBOOKS_QUEUE = "runbooks"
 TOKEN_PREFIX = "gpu-runbooks.io/"  # noqa: S105 - a label prefix, not a password
+EPOCH_TOKEN = f"{TOKEN_PREFIX}epoch"
+"""Names the submission that made a native object, where it is not the job's first one."""
 
 _REASON = re.compile(rf"{MARK}:([a-z2-7]{{7}})(?=[:\s]|$)")
 
@@ -85,7 +88,7 @@ def parse_tokens(comment: str) -> JobTokens:
     signal = flags.get("checkpoint-signal", "").upper().removeprefix("SIG")
     checkpoint = flags.get("checkpoint", "")
     log, dumps = flags.get("log", ""), flags.get("dumps", "")
-    steps = flags.get("total-steps", "")
+    steps, epoch = flags.get("total-steps", ""), flags.get("epoch", "")
     return JobTokens(
         supervise="supervise" in flags and flags["supervise"] in {"", "yes", "true"},
         transfer="transfer" in flags and flags["transfer"] in {"", "yes", "true"},
@@ -96,7 +99,15 @@ def parse_tokens(comment: str) -> JobTokens:
         generation_check=flags.get("generation-check", "") in {"yes", "true"},
         log=log if log.startswith("/") else None,
         dumps=dumps if dumps.startswith("/") else None,
+        epoch=int(epoch) if re.fullmatch(r"[1-9][0-9]{0,8}", epoch) else 0,
     )
+
+
+def with_epoch(comment: str, epoch: int) -> str:
+    """The comment with the token of that submission as its only one; 0 has none, and leaves other text as it is."""
+    if EPOCH_TOKEN in comment:
+        comment = " ".join(w for w in comment.split() if w.partition("=")[0] != EPOCH_TOKEN)
+    return " ".join(filter(None, (comment, f"{EPOCH_TOKEN}={epoch}" if epoch else "")))
 
 
 def fleet_name(job: NativeJob) -> str:
@@ -107,3 +118,13 @@ def fleet_name(job: NativeJob) -> str:
         return label_safe(job.key)
     tail = op_id(job.cluster, job.native_id, f"{job.submitted_at:.0f}")
     return f"{job.cluster}.{label_safe(job.name)[:120]}.{tail}"
+
+
+def newest_submissions(jobs: Iterable[NativeJob]) -> tuple[NativeJob, ...]:
+    """Those that no later submission of the same fleet name stands beside. That one is the job; an older one is what
+    is left of it, whatever its phase."""
+    named = [(fleet_name(job), job) for job in jobs]
+    newest: dict[str, int] = {}
+    for name, job in named:
+        newest[name] = max(newest.get(name, 0), job.tokens.epoch)
+    return tuple(job for name, job in named if job.tokens.epoch == newest[name])

@@ -61,6 +61,8 @@ class JobTokens(Value):
     log: str | None = None
     dumps: str | None = None
     """Folder in which its ranks leave Flight Recorder dumps, an absolute path."""
+    epoch: int = 0
+    """Of the submission that made this native object (`JobSpec.epoch`), written by us; 0: none was written."""
 
 
 _LAUNCH_FAILED = ("launchfailedrequeuedheld", "joblaunchfailure")

@@ -1,15 +1,30 @@
 """What is asked of a cluster about a job, and what comes back: the values of `activities/backends/port.py`."""
 
+import re
 from collections.abc import Mapping
 
+from pydantic import Field
+
+from fleet.errors import InvalidInputError
 from fleet.model import NativeJob, NodeReceipt, Value
+
+EPOCH_ENV = "GPU_RUNBOOKS_EPOCH"
+"""Environment variable in which a job's ranks find the first part of their generation."""
+RESTART_ENV = "GPU_RUNBOOKS_RESTART"
+"""Environment variable in which they find the second part, where the scheduler has none of its own."""
+CHECKPOINT_ENV = "GPU_RUNBOOKS_CHECKPOINT"
+"""Environment variable that names a job's checkpoint root where it is not the one of its first cluster."""
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
+_OURS = frozenset({EPOCH_ENV, RESTART_ENV, "HOME", "USER", "PATH", "LC_ALL", "TZ"})
+_THEIRS = ("SLURM_", "SBATCH_", "MUNGE_", "LD_", "GLIBC_", "GCONV_")
+"""Beginnings of what changes the meaning of a scheduler's own programs, which pass the environment on."""
 
 
 class JobSpec(Value):
     """What is submitted: a batch script in the backend's own language, as its user."""
 
     job: str
-    """Fleet-unique name; also the idempotency key of the submit (legal characters only, no comma)."""
+    """Fleet-unique name; with `epoch` the idempotency key of the submit (legal characters only, no comma)."""
     name: str
     """The user's own name for it; the native name becomes `<name>.<job>` where the backend needs it."""
     script: str
@@ -19,6 +34,24 @@ class JobSpec(Value):
     user: str | None = None
     options: tuple[str, ...] = ()
     """Further submit options, each one argument (Slurm: `--nodes=2`)."""
+    epoch: int = Field(default=0, ge=0, le=999_999_999)
+    """One for each submission of the job anywhere in the fleet, a later one higher: the first part of the fencing
+    token that its ranks see. Each makes a native object of its own."""
+    env: Mapping[str, str] = {}
+    """Further environment of its ranks, such as `CHECKPOINT_ENV`; see `check_env`."""
+
+
+def check_env(spec: JobSpec) -> None:
+    """Raises InvalidInputError for a variable that cannot be handed on, or that is not the caller's to set."""
+    for name, value in spec.env.items():
+        if not _NAME.fullmatch(name):
+            raise InvalidInputError(
+                f"{name!r} is no environment variable; capitals, digits and _ only, no digit first"
+            )
+        if name in _OURS or name.startswith(_THEIRS):
+            raise InvalidInputError(f"the variable {name} is set by the runbook or the scheduler; leave it out")
+        if re.search(r"[\x00-\x1f\x7f]", value):
+            raise InvalidInputError(f"the variable {name} may hold no control characters")
 
 
 class AdoptedJob(Value):

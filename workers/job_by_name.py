@@ -3,7 +3,7 @@
 from activities.backends.port import ClusterBackend
 from clients.errors import usage
 from fleet.errors import FleetError
-from fleet.identity import fleet_name
+from fleet.identity import fleet_name, newest_submissions
 from fleet.model import NativeJob
 from fleet.policy import Policy
 
@@ -19,7 +19,8 @@ def parts(text: str, policy: Policy) -> tuple[str | None, str]:
 
 
 async def found(name: str, backends: dict[str, ClusterBackend]) -> tuple[ClusterBackend, NativeJob]:
-    """The one job of that name; a live one goes before ended ones. Raises CliError (usage) for none or several."""
+    """The one job of that name, its newest submission; a live one goes before ended ones. Raises CliError (usage) for
+    none or several."""
     failed: list[str] = []
     seen: list[tuple[ClusterBackend, NativeJob]] = []
     for cluster, backend in backends.items():
@@ -27,12 +28,14 @@ async def found(name: str, backends: dict[str, ClusterBackend]) -> tuple[Cluster
             seen += [(backend, job) for job in await backend.jobs(0.0)]
         except FleetError as error:
             failed.append(f"{cluster} could not be asked: {error}")
-    for same in (
-        lambda j: fleet_name(j) == name,
-        lambda j: name in {j.native_id, j.native_id.partition("/")[2]},
-        lambda j: j.name == name,
+    newest = set(map(id, newest_submissions(job for _, job in seen)))
+    current = [pair for pair in seen if id(pair[1]) in newest]
+    for among, same in (
+        (current, lambda j: fleet_name(j) == name),
+        (seen, lambda j: name in {j.native_id, j.native_id.partition("/")[2]}),
+        (current, lambda j: j.name == name),
     ):
-        matches = [(backend, job) for backend, job in seen if same(job)]
+        matches = [(backend, job) for backend, job in among if same(job)]
         live = [pair for pair in matches if not pair[1].phase.ended] or matches
         if len(live) == 1:
             return live[0]

@@ -14,17 +14,17 @@ _SAVED = re.compile(rf"saved step (?P<step>\d+) {_GEN}")
 _DONE = re.compile(r"done step (?P<step>\d+)/(?P<total>\d+)")
 
 
-def parse_progress(text: str, restarts: int | None) -> Progress:
-    """What the attempt with that restart count said; lines of other attempts do not count. None: all lines count, for
-    a log that holds one attempt only."""
+def parse_progress(text: str, restarts: int | None, epoch: int | None = None) -> Progress:
+    """What the attempt with that restart count said, of the submission with that epoch; lines of others do not count.
+    None: all lines count, for a log that holds one attempt or one submission only."""
     found = Progress()
-    current: int | None = None
+    asked = False
     for line in text.splitlines():
         if match := _STEP.match(line) or _RESUMED.match(line) or _FRESH.match(line) or _SAVED.match(line):
-            current = int(match["restart"])
-            if restarts is None or current == restarts:
+            asked = restarts in {None, int(match["restart"])} and epoch in {None, int(match["epoch"])}
+            if asked:
                 found = found.model_copy(update=_said(match, found))
-        elif (match := _DONE.match(line)) and (restarts is None or current == restarts):
+        elif (match := _DONE.match(line)) and (asked or (restarts is None and epoch is None)):
             found = found.model_copy(update={"done": True, "total": int(match["total"])})
     return found
 

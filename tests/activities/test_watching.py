@@ -92,6 +92,21 @@ async def test_a_job_that_does_not_ask_is_left_alone(started_for: Started) -> No
     assert await started_for(Phase.RUNNING, supervise=False) == []
 
 
+async def test_what_is_left_of_an_older_submission_is_not_told_as_the_job(store: AsyncHistoryStore) -> None:
+    def native(native_id: str, epoch: int) -> NativeJob:
+        tokens = JobTokens(job="t", supervise=True, epoch=epoch)
+        return NativeJob(cluster="alpha", native_id=native_id, name="t", phase=Phase.RUNNING, tokens=tokens)
+
+    told = _Told()
+    assert told.newest((native("1", 0),)) == (native("1", 0),)
+    assert told.newest((native("1", 0), native("2", 1))) == (native("2", 1),)
+    assert told.newest((native("1", 0),)) == (), "also when only the older one changed"
+    assert told.newest((native("2", 1),)) == (native("2", 1),)
+    client = NoRunbooks()
+    await watcher(client, store)._tell("alpha", Change(jobs=(native("1", 0),)), told)
+    assert client.started == []
+
+
 async def test_what_jobs_say_of_nodes_is_put_on_record_once(store: AsyncHistoryStore) -> None:
     def native(native_id: str, phase: Phase, *nodes: str, **more: Any) -> NativeJob:
         return NativeJob(cluster="alpha", native_id=native_id, name=native_id, phase=phase, nodes=nodes, **more)

@@ -8,11 +8,11 @@ import pytest
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.attempts import node_affinity
 from activities.backends.kubernetes.jobs import successor_name
-from activities.backends.kubernetes.kinds.base import LONGEST_NAME, RESTART_ENV, Release
+from activities.backends.kubernetes.kinds.base import LONGEST_NAME, Release
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.submit import manifest_for, object_name
 from fleet.errors import InvalidInputError
-from fleet.orders import JobSpec
+from fleet.orders import RESTART_ENV, JobSpec
 from tests.kubernetes.making import a_job
 
 KIND = BatchJob()

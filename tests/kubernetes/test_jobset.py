@@ -8,13 +8,13 @@ import pytest
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.jobs import successor_name
 from activities.backends.kubernetes.jobview import JobObject, Owners, job_record, outermost
-from activities.backends.kubernetes.kinds.base import RESTART_ENV, Release, gates_of
+from activities.backends.kubernetes.kinds.base import Release, gates_of
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.kinds.jobset import JobSet
 from activities.backends.kubernetes.records import PodRecord, pod_record
 from activities.backends.kubernetes.submit import manifest_for
 from fleet.model import Phase
-from fleet.orders import JobSpec
+from fleet.orders import RESTART_ENV, JobSpec
 from tests.kubernetes.making import RESOURCE, Raw, a_job, ended, nodes
 
 KIND = JobSet()

@@ -7,12 +7,12 @@ import pytest
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.attempts import node_affinity
 from activities.backends.kubernetes.jobview import JobObject, job_record
-from activities.backends.kubernetes.kinds.base import RESTART_ENV, Release, merged
+from activities.backends.kubernetes.kinds.base import Release, merged
 from activities.backends.kubernetes.kinds.pytorch_job import PyTorchJob
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.submit import manifest_for
 from fleet.model import NativeJob, Phase
-from fleet.orders import JobSpec
+from fleet.orders import RESTART_ENV, JobSpec
 from tests.kubernetes.making import RESOURCE, Raw, a_pod, ended, nodes
 
 KIND = PyTorchJob()

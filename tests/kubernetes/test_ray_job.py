@@ -8,7 +8,7 @@ import pytest
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.attempts import node_affinity
 from activities.backends.kubernetes.jobview import JobObject, Owners, job_record
-from activities.backends.kubernetes.kinds.base import RESTART_ENV, Release, merged
+from activities.backends.kubernetes.kinds.base import Release, merged
 from activities.backends.kubernetes.kinds.batch_job import BatchJob
 from activities.backends.kubernetes.kinds.observed import OBSERVED
 from activities.backends.kubernetes.kinds.ray_job import RayJob
@@ -16,7 +16,7 @@ from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.submit import manifest_for
 from fleet.errors import InvalidInputError
 from fleet.model import NativeJob, Phase
-from fleet.orders import JobSpec
+from fleet.orders import RESTART_ENV, JobSpec
 from tests.kubernetes.making import RESOURCE, Raw, a_pod, nodes
 
 KIND = RayJob()

@@ -6,13 +6,13 @@ import pytest
 
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.jobview import JobObject, Owners, job_record, outermost, with_children
-from activities.backends.kubernetes.kinds.base import RESTART_ENV, Release, merged
+from activities.backends.kubernetes.kinds.base import Release, merged
 from activities.backends.kubernetes.kinds.jobset import JobSet
 from activities.backends.kubernetes.kinds.train_job import KUEUE, MANAGER, TrainJob
 from activities.backends.kubernetes.records import PodRecord
 from activities.backends.kubernetes.submit import manifest_for
 from fleet.model import Phase
-from fleet.orders import JobSpec
+from fleet.orders import RESTART_ENV, JobSpec
 from tests.kubernetes.making import RESOURCE, Raw, a_pod, nodes
 
 KIND = TrainJob()

@@ -30,6 +30,13 @@ def test_each_attempt_is_read_by_its_own_generation() -> None:
     assert parse_progress(TWO_ATTEMPTS, 2) == Progress()
 
 
+def test_lines_of_another_submission_in_the_same_file_do_not_count() -> None:
+    text = "step 30/99 loss 1 gen=0.0\ndone step 99/99\nresumed from step 40 gen=1.0\nstep 41/99 loss 1 gen=1.0\n"
+    second = parse_progress(text, 0, 1)
+    assert (second.first_step, second.step, second.resumed_from, second.done) == (41, 41, 40, False)
+    assert parse_progress(text, 0, 2) == Progress()
+
+
 def test_a_late_line_of_the_old_attempt_is_not_progress_of_the_new_one() -> None:
     late = TWO_ATTEMPTS + "step 90/100 loss 0.1 t=2026-11-30T13:54:00Z gen=0.0 rank=0\ndone step 100/100\n"
     second = parse_progress(late, 1)

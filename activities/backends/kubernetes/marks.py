@@ -6,7 +6,7 @@ On a job: its owner's opt-in and tokens (the same as in a Slurm comment, docs/jo
 import json
 from collections.abc import Mapping
 
-from fleet.identity import TOKEN_PREFIX, op_of_reason, parse_tokens
+from fleet.identity import EPOCH_TOKEN, TOKEN_PREFIX, op_of_reason, parse_tokens
 from fleet.model import JobTokens, Value
 
 # -- of a job
@@ -32,6 +32,8 @@ PROGRESS = f"{TOKEN_PREFIX}progress"
 """Annotation of a pod: the newest line of its training's progress, written by its owner."""
 KEY = f"{TOKEN_PREFIX}key"
 """Annotation: idempotency key of a submit of ours."""
+EPOCH = EPOCH_TOKEN
+"""Annotation: which submission of the job made the object (`JobSpec.epoch`); none on one of the first."""
 QUEUE = f"{TOKEN_PREFIX}queue"
 """Annotation of a successor: the queue that it goes into once it may start, and not before."""
 FIRST = f"{TOKEN_PREFIX}first"
@@ -41,8 +43,10 @@ FIRST_CREATED = f"{TOKEN_PREFIX}first-created"
 """Annotations: uid and creation time of that first object, so that the job stays the same job."""
 
 OUR_WORDS = frozenset(
-    {ADOPTED, HELD, RESTARTS, RAN, CANCELLED, EXCLUDED, REQUIRED, OWN_AFFINITY, KEY, QUEUE, FIRST_UID, FIRST_CREATED}
+    {ADOPTED, HELD, RESTARTS, RAN, CANCELLED, EXCLUDED, REQUIRED, OWN_AFFINITY, KEY, EPOCH, QUEUE}
+    | {FIRST, FIRST_UID, FIRST_CREATED}
 )
+"""What a manifest that was read from a cluster has of ours: it is never a new object's."""
 
 # -- of a pod
 GATE = f"{TOKEN_PREFIX}placement"

@@ -47,7 +47,7 @@ class Outputs:
 
     async def _said(self, record: JobRecord, restarts: int, lines: int) -> AsyncIterator[Progress]:
         """What each source says, the cheap ones first."""
-        yield parse_progress(await self._file(record), restarts)
+        yield parse_progress(await self._file(record), restarts, record.job.tokens.epoch or None)
         for pod in record.attempt(restarts):
             yield parse_progress(pod.progress, None)
         for pod in record.speakers(restarts):

@@ -1,4 +1,4 @@
-"""Idempotent submit: the object's name is made of the key, so that the apiserver itself lets only one exist."""
+"""Idempotent submit: the object's name is made of key and epoch, so that the apiserver itself lets only one exist."""
 
 import re
 
@@ -14,7 +14,7 @@ from activities.backends.kubernetes.view import ClusterView
 from fleet.errors import AmbiguousError, InvalidInputError, NotFoundError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX, op_id
 from fleet.model import NAME_PATTERN, NativeJob
-from fleet.orders import JobSpec
+from fleet.orders import EPOCH_ENV, JobSpec, check_env
 
 SUPERVISE = f"{TOKEN_PREFIX}supervise"
 KINDS_BY_NAME: dict[tuple[str, str], JobKind] = {(kind.api_version, kind.api_kind): kind for kind in KINDS}
@@ -28,7 +28,7 @@ class Submits:
         self.view = view
 
     async def submit(self, spec: JobSpec) -> NativeJob:
-        """The one job with the key `spec.job`; one that ended already is returned as it is."""
+        """The one job with the key `spec.job` of that epoch; one that ended already is returned as it is."""
         kind, manifest = manifest_for(spec)
         namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
         path, what = kind.path(namespace, name), f"submit {spec.job}"
@@ -42,7 +42,8 @@ class Submits:
             else:
                 raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
         made = JobObject(kind, found)
-        if made.notes.get(marks.KEY) != spec.job:
+        epoch = marks.tokens_of(made.labels, made.notes).epoch
+        if (made.notes.get(marks.KEY), epoch) != (spec.job, spec.epoch):
             raise RefusedError(f"{what}: {namespace}/{name} is another job; give another --job")
         return (await self.view.known_job(made.native_id)).job
 
@@ -78,6 +79,7 @@ def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
     """The object to create. Raises InvalidInputError for what could never be taken, before anything exists."""
     if not re.match(NAME_PATTERN, spec.job):
         raise InvalidInputError(f"{spec.job!r} is no job name; letters, digits and . _ : - only")
+    check_env(spec)
     if spec.options or spec.user:
         raise InvalidInputError("options and a user are a batch scheduler's; write what is meant into the manifest")
     try:
@@ -94,6 +96,7 @@ def manifest_for(spec: JobSpec) -> tuple[JobKind, Raw]:
         raise InvalidInputError("the manifest needs metadata and spec")
     try:
         made = kind.fill_in(manifest)
+        kind.add_variables(made, {**spec.env, EPOCH_ENV: str(spec.epoch)})
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidInputError(f"the manifest's spec is not that of a {kind.api_kind}: {error!r}") from error
     _mark(made, spec, kind.longest_name(made))
@@ -109,15 +112,21 @@ def _mark(made: Raw, spec: JobSpec, longest: int) -> None:
     named = words.get(f"{TOKEN_PREFIX}job")
     if named not in {None, spec.job}:
         raise InvalidInputError(f"the manifest names the job {named}, the submit {spec.job}; they must be equal")
-    words.pop(SUPERVISE, None)
-    meta["labels"] = {**(meta.get("labels") or {}), SUPERVISE: "true"}
+    words = {key: value for key, value in words.items() if key not in {SUPERVISE, *marks.OUR_WORDS}}
+    labels = {key: value for key, value in (meta.get("labels") or {}).items() if key not in marks.OUR_WORDS}
+    meta["labels"] = {**labels, SUPERVISE: "true"}
     meta["annotations"] = {**words, f"{TOKEN_PREFIX}job": spec.job, marks.KEY: spec.job}
+    if spec.epoch:
+        meta["annotations"][marks.EPOCH] = str(spec.epoch)
     meta["namespace"] = meta.get("namespace") or "default"
-    meta["name"] = object_name(spec.job, longest)
+    meta["name"] = object_name(spec.job, longest, spec.epoch)
 
 
-def object_name(key: str, longest: int = LONGEST_NAME) -> str:
-    """A legal name that only this key has."""
+def object_name(key: str, longest: int = LONGEST_NAME, epoch: int = 0) -> str:
+    """A legal name that only this key has; a later submission's ends in `-eN`."""
+    if epoch:
+        tail = f"-e{epoch}"
+        return object_name(key, longest - len(tail)) + tail
     plain = re.sub(r"[^a-z0-9-]+", "-", key.lower()).strip("-")
     if plain == key and len(plain) <= longest and not plain[0].isdigit():
         return plain

@@ -9,9 +9,9 @@ from activities.backends.sim.scheduler import begin_stop, exit_with
 from activities.backends.sim.store import Tx
 from activities.backends.sim.training import TrainingPlan, parse_script
 from fleet.errors import InvalidInputError, NotFoundError, RefusedError, TemporaryError
-from fleet.identity import parse_tokens
+from fleet.identity import parse_tokens, with_epoch
 from fleet.model import NativeJob, Phase
-from fleet.orders import AdoptedJob, JobSpec, StartOrder
+from fleet.orders import CHECKPOINT_ENV, AdoptedJob, JobSpec, StartOrder, check_env
 
 OURS = "gpu-runbooks"
 OWNER = "owner"
@@ -82,30 +82,32 @@ def _alive(row: sqlite3.Row, order: str) -> Phase:
 
 
 def submit(tx: Tx, spec: JobSpec) -> NativeJob:
-    """One job per `spec.job`, whatever became of it."""
-    known: int | None = tx.value(
-        "select id from jobs where cluster = ? and key = ? order by id", tx.cluster, spec.job
-    )
-    if known is not None:
-        return read(tx, known)
+    """One job per `spec.job` and epoch, whatever became of it."""
+    for known in tx.all(
+        "select id, comment from jobs where cluster = ? and key = ? order by id", tx.cluster, spec.job
+    ):
+        if parse_tokens(known["comment"]).epoch == spec.epoch:
+            return read(tx, known["id"])
     job_id = insert(tx, spec, key=spec.job)
     tx.effect("submit", job_id, spec.job)
     return read(tx, job_id)
 
 
 def plan_for(tx: Tx, spec: JobSpec) -> TrainingPlan:
-    """What the script asks for. Raises InvalidInputError for one that cannot be read or that fits no node."""
+    """What the script asks for, its epoch counted on. Raises InvalidInputError for one that cannot be read or that
+    fits no node, and as `check_env`."""
+    check_env(spec)
     plan = parse_script(spec.script, spec.options)
     if plan.gpus > tx.shape.gpus:
         raise InvalidInputError(
             f"{plan.gpus} GPUs a node were asked for and the nodes have {tx.shape.gpus}; nothing was submitted"
         )
-    return plan
+    return plan.model_copy(update={"epoch": plan.epoch + spec.epoch})
 
 
 def insert(tx: Tx, spec: JobSpec, key: str | None) -> int:
     """Puts a job into the queue; returns its id. Raises InvalidInputError as `plan_for`."""
-    plan = plan_for(tx, spec)
+    plan, comment = plan_for(tx, spec), with_epoch(spec.comment, spec.epoch)
     excluded = json.dumps(sorted(plan.exclude))
     job_id: int = tx.value(
         "insert into jobs (cluster, name, key, user, comment, script, plan, storage, phase, held, held_by,"
@@ -115,7 +117,7 @@ def insert(tx: Tx, spec: JobSpec, key: str | None) -> int:
         f"{spec.name}.{key}" if key else spec.name,
         key,
         spec.user or "user",
-        spec.comment,
+        comment,
         spec.script,
         plan.model_dump_json(),
         "",
@@ -126,7 +128,8 @@ def insert(tx: Tx, spec: JobSpec, key: str | None) -> int:
         tx.now,
         tx.now,
     )
-    storage = parse_tokens(spec.comment).checkpoint or f"{tx.cluster}/{job_id}"
+    named = spec.env.get(CHECKPOINT_ENV) or parse_tokens(comment).checkpoint
+    storage = named or f"{tx.cluster}/{job_id}"
     tx.set_job(job_id, storage=storage)
     tx.dirty = True
     return job_id

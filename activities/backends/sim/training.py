@@ -31,7 +31,7 @@ class TrainingPlan(Value):
     signal: str = "USR1"
     """The signal that makes it save; any other one kills it."""
     epoch: int = Field(default=0, ge=0)
-    """One per submission, the first part of the generation `epoch.restarts`."""
+    """First part of the generation `epoch.restarts` of a first submission; a later one's is counted on from it."""
     exclude: tuple[str, ...] = ()
     requeue: bool = True
     hold: bool = False

@@ -32,11 +32,17 @@ class Outputs:
         job, path = await self._file_of(native_id)
         if path is None:
             return Progress()
-        seen = parse_progress(await asyncio.to_thread(read_tail_of, path, job.user), restarts)
+        text = await asyncio.to_thread(read_tail_of, path, job.user)
+        seen = parse_progress(text, restarts, self._epoch(job))
         known = self._first.get((job.fingerprint, restarts), Progress())
         merged = keep_first(known, seen)
         self._first[(job.fingerprint, restarts)] = merged
         return merged
+
+    def _epoch(self, job: NativeJob) -> int | None:
+        """What its ranks print. The job of an earlier submission may have written into the same file before; of a
+        first one nobody knows, for its user may have set it."""
+        return self.commands.settings.epoch + job.tokens.epoch if job.tokens.epoch else None
 
     async def log_tail(self, native_id: str, lines: int) -> tuple[str, ...]:
         job, path = await self._file_of(native_id)

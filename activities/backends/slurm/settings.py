@@ -33,7 +33,9 @@ class SlurmSettings(Value):
     read_back: float = 6.0
     """Seconds within which an acknowledged write must show."""
     epoch: int = 0
-    """First part of the generation token `E.R` that jobs submitted here get (`GPU_RUNBOOKS_EPOCH`)."""
+    """First part of the generation token `E.R` that a job's first submission gets (`GPU_RUNBOOKS_EPOCH`); that of
+    a later one (`JobSpec.epoch`) is counted on from it. Equal on all clusters between which a job may move, and those
+    of another kind have 0."""
 
     @property
     def has_power(self) -> bool:

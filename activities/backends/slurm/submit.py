@@ -1,4 +1,4 @@
-"""Idempotent submit: look up by key, else create held, look up again, let the lowest id win, release it.
+"""Idempotent submit: look up by key and epoch, else create held, look up again, let the lowest id win, release it.
 
 Tried with 36 calls for 6 keys from 12 processes, `sbatch` killed at random and the controller frozen: 6 jobs.
 A job that the controller loses in a crash right after its answer is gone for every reader: submit again, by key.
@@ -15,9 +15,9 @@ from activities.backends.slurm.outcomes import Outcome, error_of_read, error_of_
 from activities.backends.slurm.view import ClusterView
 from activities.backends.slurm.writes import read_back
 from fleet.errors import AmbiguousError, InvalidInputError, PermanentError
-from fleet.identity import TOKEN_PREFIX, parse_tokens
+from fleet.identity import TOKEN_PREFIX, parse_tokens, with_epoch
 from fleet.model import NAME_PATTERN, NativeJob, Phase
-from fleet.orders import JobSpec
+from fleet.orders import EPOCH_ENV, JobSpec, check_env
 
 LATE = 1.0
 """Seconds after a lost answer until the controller is looked at again: a request that it had already taken up lands
@@ -35,7 +35,7 @@ class Submits:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def submit(self, spec: JobSpec) -> NativeJob:
-        """The one job with the key `spec.job`; one that ended already is returned as it is."""
+        """The one job with the key `spec.job` of that epoch; one that ended already is returned as it is."""
         check_spec(spec)
         async with self._locks.setdefault(spec.job, asyncio.Lock()):
             found = await self._with_key(spec)
@@ -61,8 +61,9 @@ class Submits:
         return (f"sbatch --test-only: {done.text}",)
 
     async def _with_key(self, spec: JobSpec) -> list[JobRecord]:
-        """All jobs of the key, whatever their state, oldest first: the name and the comment's token agree."""
-        found = [r for r in await self.view.live_jobs() if r.job.key == spec.job]
+        """All jobs of the key and the epoch, whatever their state, oldest first: the name and the comment's token
+        agree. Those of other epochs are other submissions of the job."""
+        found = [r for r in await self.view.live_jobs() if is_of(r.job, spec)]
         return sorted(found, key=lambda r: int(r.job_id))
 
     async def _create(self, spec: JobSpec) -> list[JobRecord]:
@@ -112,9 +113,14 @@ class Submits:
             lambda r: not r.job.held,
             self.commands.settings.read_back,
         )
-        if seen.job.key != spec.job:
+        if not is_of(seen.job, spec):
             raise PermanentError(f"job {job_id} is not {spec.job} any more; look at it before anything else")
         return seen.job
+
+
+def is_of(job: NativeJob, spec: JobSpec) -> bool:
+    """Made by that very submission."""
+    return job.key == spec.job and job.tokens.epoch == spec.epoch
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -132,9 +138,23 @@ def check_spec(spec: JobSpec) -> None:
             raise InvalidInputError(f"{option!r} is no option; write each as one argument, e.g. --nodes=2")
         if option.partition("=")[0] in _OURS:
             raise InvalidInputError(f"{option!r} is set by the runbook; leave it out")
+    check_env(spec)
+    if spec.epoch or spec.env:
+        _check_export(spec)
     named = parse_tokens(spec.comment).job
     if named not in {None, spec.job}:
         raise InvalidInputError(f"the comment names the job {named}, the submit {spec.job}; they must be equal")
+
+
+def _check_export(spec: JobSpec) -> None:
+    """Its ranks must see their epoch, or an older writer could not be told from them."""
+    written = re.findall(r"^#SBATCH\s+(--export[=\s]\s*\S+)", spec.script, re.MULTILINE)
+    for option in (*written, *(o for o in spec.options if o.startswith("--export"))):
+        value = re.split(r"[=\s]+", option, maxsplit=1)[-1]
+        if "ALL" not in value.upper().split(","):
+            raise InvalidInputError(
+                f"{option!r} keeps {EPOCH_ENV} from its ranks; write --export=ALL before the others"
+            )
 
 
 def comment_of(spec: JobSpec) -> str:
@@ -145,7 +165,7 @@ def comment_of(spec: JobSpec) -> str:
         words.append(f"{TOKEN_PREFIX}supervise")
     if tokens.job is None:
         words.append(f"{TOKEN_PREFIX}job={spec.job}")
-    return " ".join(words)
+    return with_epoch(" ".join(words), spec.epoch)
 
 
 def arguments(spec: JobSpec) -> list[str]:
@@ -167,15 +187,17 @@ def arguments(spec: JobSpec) -> list[str]:
 
 
 def environment(spec: JobSpec, epoch: int) -> dict[str, str]:
-    """What the job's environment starts from: the job's user's home and a plain path, nothing of the worker's."""
+    """What the job's environment starts from: the job's user's home and a plain path, nothing of the worker's.
+    `epoch`: what its own is counted from."""
     user = spec.user or pwd.getpwuid(os.getuid()).pw_name
     try:
         home = pwd.getpwnam(user).pw_dir
     except KeyError as error:
         raise InvalidInputError(f"there is no user {user!r} on this machine") from error
     return {
+        **spec.env,
         "HOME": home,
         "USER": user,
         "LC_ALL": "C.UTF-8",
-        "GPU_RUNBOOKS_EPOCH": str(epoch),
+        EPOCH_ENV: str(epoch + spec.epoch),
     }

@@ -10,9 +10,8 @@ from activities.backends.kubernetes.kinds.addresses import told_hosts
 from activities.backends.kubernetes.marks import FIRST, GATE, GENERATION
 from activities.backends.kubernetes.records import PodRecord, conditions_of
 from fleet.model import Phase, Value
+from fleet.orders import EPOCH_ENV, RESTART_ENV
 
-RESTART_ENV = "GPU_RUNBOOKS_RESTART"
-"""Environment variable in which a submitted job's containers find the number of their attempt."""
 CHILD = "child"
 """Key under which an object has its child (`JobKind.child`) where that was read, too."""
 LONGEST_NAME = 56
@@ -132,6 +131,13 @@ class JobKind(ABC):
     def fill_in(self, raw: Raw) -> Raw:
         """A manifest for a submit, with what we need where its owner left it open. Raises InvalidInputError."""
 
+    def add_variables(self, made: Raw, env: Mapping[str, str]) -> None:
+        """Gives every container of a filled-in manifest the variables of its submission."""
+        for template in self.templates(made):
+            spec = template.get("spec", {})
+            for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+                set_variables(container.setdefault("env", []), env)
+
     def suspend(self, annotations: Mapping[str, str | None]) -> Raw:
         """Patch that stops it with its pods' grace and keeps the object."""
         return {"metadata": {"annotations": dict(annotations)}, "spec": {"suspend": True}}
@@ -221,6 +227,18 @@ def add_restart_variable(env: list[Raw]) -> None:
     if RESTART_ENV not in {one.get("name") for one in env}:
         source = {"fieldRef": {"fieldPath": f"metadata.annotations['{GENERATION}']"}}
         env.append({"name": RESTART_ENV, "valueFrom": source})
+
+
+def set_variables(env: list[Raw], values: Mapping[str, str]) -> None:
+    """Gives a container's environment these, in the place of its owner's of such a name. The epoch of a first
+    submission is what a missing one means: it stands only in the place of another."""
+    own = {one.get("name"): number for number, one in enumerate(env)}
+    for name, value in values.items():
+        made = {"name": name, "value": value.replace("$", "$$")}  # else `$(NAME)` would be filled in
+        if name in own:
+            env[own[name]] = made
+        elif (name, value) != (EPOCH_ENV, "0"):
+            env.append(made)
 
 
 def note_restarts(template: Raw) -> None:

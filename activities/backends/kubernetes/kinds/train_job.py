@@ -2,6 +2,7 @@
 runtime. What it lets us change and when it starts pods by itself was measured on 2.2.0 (docs/kubernetes.md)."""
 
 import copy
+from collections.abc import Mapping
 from typing import ClassVar
 
 from activities.backends.kubernetes.api import Raw
@@ -13,6 +14,7 @@ from activities.backends.kubernetes.kinds.base import (
     add_restart_variable,
     managed_by_others,
     merged,
+    set_variables,
     true_conditions,
 )
 from activities.backends.kubernetes.kinds.jobset import NAME, UID, JobSet
@@ -96,6 +98,9 @@ class TrainJob(JobKind):
         made = copy.deepcopy(raw)
         add_restart_variable(made["spec"].setdefault("trainer", {}).setdefault("env", []))
         return made
+
+    def add_variables(self, made: Raw, env: Mapping[str, str]) -> None:
+        set_variables(made["spec"]["trainer"]["env"], env)
 
     def prepare(self, raw: Raw, order: Release) -> Raw | None:
         """Its webhook takes runtimePatches only from a suspended object, and not in the request that resumes it."""
