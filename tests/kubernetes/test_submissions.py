@@ -73,7 +73,7 @@ def test_every_container_of_every_template_is_told_the_epoch_and_the_environment
         assert env[EPOCH_ENV] == "3"
         assert env["ROOT"] == "/ckpt/$$(LAST)$$HOME", "else the kubelet fills it in"
         assert env["MORE"] == "1"
-    assert [env["LAST"] for env in told if "LAST" in env][0] == "$(ROOT)"
+    assert next(env["LAST"] for env in told if "LAST" in env) == "$(ROOT)"
     assert made["metadata"]["name"] == "llm-e3"
     assert made["metadata"]["annotations"][marks.EPOCH] == "3"
 
