@@ -146,7 +146,7 @@ def job(tmp_path: Path) -> Callable[[str], None]:
             backend = make_backend(
                 "alpha", parse_policy((tmp_path / "fleet.yaml").read_text(), "fleet.yaml"), tmp_path
             )
-            script = "#!/bin/sh\n#SIM nodes=1 gpus=8 steps=25 step_time=0.1\n"
+            script = "#!/bin/sh\n#SIM nodes=1 gpus=8 steps=25 step_time=100\n"
             await backend.submit(JobSpec(job="llama-1", name="llama", script=script, comment=comment))
             await backend.close()
 

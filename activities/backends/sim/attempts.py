@@ -3,6 +3,7 @@
 import sqlite3
 from functools import lru_cache
 
+from activities.backends.sim.disk import Folder, root_of
 from activities.backends.sim.store import Tx
 from activities.backends.sim.training import Track, TrainingPlan, ends_at, loss_at, run_until, step_line
 from fleet.identity import parse_tokens
@@ -34,20 +35,33 @@ def say(tx: Tx, job: int, restarts: int, step: int, line: str) -> None:
     tx.run("insert into log (job, restarts, step, line) values (?, ?, ?, ?)", job, restarts, step, line)
 
 
-def newest_checkpoint(tx: Tx, storage: str, generation_check: bool) -> int | None:
-    """Step that a new attempt resumes from.
+def folder_of(job: sqlite3.Row, restarts: int) -> Folder | None:
+    """Where that attempt's checkpoints are real files; None where they are rows only."""
+    root = root_of(job["storage"])
+    checked = parse_tokens(job["comment"]).generation_check
+    return Folder(root, (plan_of(job).epoch, restarts), checked) if root is not None else None
+
+
+def newest_checkpoint(tx: Tx, job: sqlite3.Row, restarts: int) -> int | None:
+    """Step that a new attempt resumes from: that of real files, where its job names a folder.
 
     A program with a generation check takes the highest generation first; one without takes the file that was
     written last, which is how a late writer spoils it.
     """
-    order = "epoch desc, restarts desc, step desc" if generation_check else "at desc, id desc"
+    folder = folder_of(job, restarts)
+    if folder is not None:
+        return folder.newest()
+    checked = parse_tokens(job["comment"]).generation_check
+    order = "epoch desc, restarts desc, step desc" if checked else "at desc, id desc"
     sql = f"select step from checkpoints where storage = ? and complete = 1 order by {order} limit 1"  # noqa: S608
-    step: int | None = tx.value(sql, storage)
+    step: int | None = tx.value(sql, job["storage"])
     return step
 
 
-def _save(tx: Tx, job: sqlite3.Row, attempt: sqlite3.Row, plan: TrainingPlan, step: int, at: float) -> bool:
-    """Writes one checkpoint unless its writer sees a newer generation; True when it was written."""
+def _save(tx: Tx, job: sqlite3.Row, attempt: sqlite3.Row, step: int, at: float, *, stays: bool) -> bool:
+    """Writes one checkpoint unless its writer sees a newer generation; True when it was written. `stays`: not so many
+    were made after it by now that it is deleted again."""
+    plan = plan_of(job)
     late = tx.one(
         "select 1 from attempts a join jobs j on j.id = a.job where j.storage = ? and a.started_at <= ?"
         " and (j.id > ? or (j.id = ? and a.restarts > ?)) limit 1",
@@ -70,6 +84,14 @@ def _save(tx: Tx, job: sqlite3.Row, attempt: sqlite3.Row, plan: TrainingPlan, st
         )
     if refused:
         say(tx, job["id"], attempt["restarts"], step, f"refused to save step {step} gen={name}: a newer one exists")
+        return False
+    try:
+        folder = folder_of(job, attempt["restarts"])
+        if folder is not None and stays:
+            folder.save(step, plan.nodes)
+            folder.keep(plan.keep)
+    except OSError as error:
+        say(tx, job["id"], attempt["restarts"], step, f"could not save step {step} gen={name}: {error.strerror}")
         return False
     tx.run(
         "insert into checkpoints (storage, job, step, epoch, restarts, complete, at) values (?, ?, ?, ?, ?, 1, ?)",
@@ -94,7 +116,7 @@ def sync(tx: Tx, job: sqlite3.Row, restarts: int) -> tuple[sqlite3.Row, str | No
     moved = run_until(plan, before, tx.now)
     saved = attempt["saved"]
     for step, at in moved.saves:
-        if _save(tx, job, attempt, plan, step, at):
+        if _save(tx, job, attempt, step, at, stays=(step, at) in moved.saves[-plan.keep :]):
             saved = step
     first = attempt["first_step_at"]
     if first is None and moved.track.step > before.step:

@@ -14,7 +14,6 @@ from activities.backends.sim.attempts import (
     sync,
 )
 from activities.backends.sim.store import Tx
-from fleet.identity import parse_tokens
 
 _TRACEBACK = (
     "Traceback (most recent call last):",
@@ -95,7 +94,7 @@ def start(tx: Tx, job: sqlite3.Row, nodes: list[str]) -> None:
         sync(
             tx, tx.must("select * from jobs where id = ?", old["job"]), old["restarts"]
         )  # what an orphan wrote until now counts
-    resumed = newest_checkpoint(tx, job["storage"], parse_tokens(job["comment"]).generation_check)
+    resumed = newest_checkpoint(tx, job, restarts)
     tx.set_job(job_id, phase="running", attempt=restarts, started_at=tx.now, next_at=None, exit_code=None)
     tx.run(
         "insert into attempts (job, restarts, cluster, nodes, started_at, resumed, step, at)"

@@ -22,6 +22,8 @@ class TrainingPlan(Value):
     step_time: float = Field(default=0.5, gt=0)
     checkpoint_every: int = Field(default=20, ge=1)
     save_time: float = Field(default=0.2, ge=0)
+    keep: int = Field(default=5, ge=1)
+    """Newest checkpoints that it leaves in its folder, where they are real files."""
     load_time: float = Field(default=1.0, ge=0)
     fail_at: int | None = Field(default=None, ge=1)
     """Each attempt that comes to this step prints a traceback and ends with `exit_code`."""
