@@ -30,8 +30,12 @@ class DecisionInput(Value):
     """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable` and less `exclude`.
     None = not known."""
     nodes_wanted: int = 1
+    elsewhere: bool = False
+    """There are other clusters that the job could run on: a template for them and a way for its checkpoint."""
+    opted_in: bool = False
+    """It may be moved to another cluster without asking (`gpu-runbooks.io/transfer`)."""
     want: Action | None = None
-    """A person's order (`runbook start restart|failover`), which still obeys budgets and modes."""
+    """A person's order (`runbook start restart|failover|transfer`), which still obeys budgets and modes."""
     exclude: tuple[str, ...] = ()
     """Nodes that the person rules out."""
 

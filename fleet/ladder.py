@@ -1,6 +1,6 @@
 """The ladder: which step is next for a job in trouble (DESIGN.md section 4). Pure, so a dry run tells the truth.
 
-In place, then elsewhere in the cluster, then a person. Every budget ends in a question, never in a silence.
+In place, then elsewhere in the cluster, then in another cluster, then a person. Every budget ends in a question, never in a silence.
 """
 
 from collections.abc import Iterable
@@ -9,9 +9,15 @@ from fleet.budget import ORDER_RULE, Budget, budget, charge
 from fleet.decision import Action, Decision, DecisionInput
 from fleet.faults.evidence import FaultClass, Verdict
 from fleet.ledger import Attempt, Ledger, Rung
-from fleet.policy import Limits, Policy
+from fleet.policy import Limits, Policy, StepMode
 
-_RUNGS = {Action.RESTART_IN_PLACE: Rung.IN_PLACE, Action.FAILOVER_IN_CLUSTER: Rung.IN_CLUSTER}
+_RUNGS = {
+    Action.RESTART_IN_PLACE: Rung.IN_PLACE,
+    Action.FAILOVER_IN_CLUSTER: Rung.IN_CLUSTER,
+    Action.FAILOVER_ACROSS_CLUSTERS: Rung.ACROSS_CLUSTERS,
+}
+CLUSTER_IS_GONE = "cluster_lost"
+"""Rule of a cluster that has not answered for too long: nothing can be started there."""
 _UNKNOWN_TRIES = 1
 """An unknown fault gets one try in place and one elsewhere, whatever the limits allow (DESIGN.md section 4)."""
 
@@ -50,7 +56,12 @@ def next_step(inp: DecisionInput, policy: Policy) -> Decision:
 
 def unusable(ledger: Ledger, verdict: Verdict) -> tuple[str, ...]:
     """Nodes that the next attempt must not use: this verdict's culprit and those of earlier hardware faults."""
-    bad = {a.verdict.culprit.node for a in ledger.attempts if a.verdict and a.verdict.fault is FaultClass.HARDWARE}
+    here = ledger.last.cluster if ledger.last else ""
+    bad = {
+        a.verdict.culprit.node
+        for a in ledger.attempts
+        if a.verdict and a.verdict.fault is FaultClass.HARDWARE and a.cluster == here
+    }
     return _sorted(node for node in (*bad, verdict.culprit.node) if node)
 
 
@@ -60,7 +71,7 @@ def unusable(ledger: Ledger, verdict: Verdict) -> tuple[str, ...]:
 def _climb(inp: DecisionInput, policy: Policy) -> Decision:
     """The first rung with a try left; a person when there is none."""
     spent = []
-    for action, tries in _rungs(inp.verdict.fault, policy.limits):
+    for action, tries in _rungs(inp, policy.limits):
         left = _budget(inp, policy, action, tries)
         if action is Action.RESTART_IN_PLACE and _on_bad_node(inp):
             continue
@@ -70,10 +81,14 @@ def _climb(inp: DecisionInput, policy: Policy) -> Decision:
     return _still(inp, policy, Action.ASK, _exhausted(inp, spent))
 
 
-def _rungs(fault: FaultClass, limits: Limits) -> tuple[tuple[Action, int], ...]:
+def _rungs(inp: DecisionInput, limits: Limits) -> tuple[tuple[Action, int], ...]:
     place, cluster = limits.in_place_tries, limits.in_cluster_tries
+    fault = inp.verdict.fault
     if fault is FaultClass.HARDWARE:
-        return ((Action.FAILOVER_IN_CLUSTER, cluster),)
+        across = ((Action.FAILOVER_ACROSS_CLUSTERS, limits.across_tries),) if inp.elsewhere else ()
+        if inp.verdict.rule == CLUSTER_IS_GONE:
+            return across
+        return ((Action.FAILOVER_IN_CLUSTER, cluster), *across)
     if fault is FaultClass.UNKNOWN:
         place, cluster = min(place, _UNKNOWN_TRIES), min(cluster, _UNKNOWN_TRIES)
     return ((Action.RESTART_IN_PLACE, place), (Action.FAILOVER_IN_CLUSTER, cluster))
@@ -81,14 +96,18 @@ def _rungs(fault: FaultClass, limits: Limits) -> tuple[tuple[Action, int], ...]:
 
 def _ordered(inp: DecisionInput, policy: Policy, want: Action) -> Decision:
     """A person's order. It overrules the verdict, but neither budgets nor modes, and relocates no user fault."""
-    if want is Action.FAILOVER_ACROSS_CLUSTERS:
-        why = "this release cannot move a job to another cluster; order a failover in the cluster, or move it by hand"
-        return _still(inp, policy, Action.ASK, why)
     if want not in _RUNGS:
         return _still(inp, policy, want, f"ordered by a person: {want.value.replace('_', ' ')}")
-    if want is Action.FAILOVER_IN_CLUSTER and inp.verdict.fault is FaultClass.USER:
+    if want is not Action.RESTART_IN_PLACE and inp.verdict.fault is FaultClass.USER:
         return _still(inp, policy, Action.REFUSE, _own_fault(inp.verdict))
-    tries = dict(_rungs(FaultClass.TRANSIENT, policy.limits))[want]
+    if want is Action.FAILOVER_ACROSS_CLUSTERS and not inp.elsewhere:
+        return _still(inp, policy, Action.ASK, f"{inp.ledger.job} {_NOWHERE_ELSE}")
+    limits = policy.limits
+    tries = {
+        Action.RESTART_IN_PLACE: limits.in_place_tries,
+        Action.FAILOVER_IN_CLUSTER: limits.in_cluster_tries,
+        Action.FAILOVER_ACROSS_CLUSTERS: limits.across_tries,
+    }[want]
     left = _budget(inp, policy, want, tries)
     if not left.open:
         return _still(inp, policy, Action.ASK, _exhausted(inp, [left]))
@@ -101,6 +120,8 @@ def _take(inp: DecisionInput, policy: Policy, action: Action, left: Budget) -> D
         return _still(inp, policy, Action.ASK, why)
     if action is Action.RESTART_IN_PLACE:
         return _restart(inp, policy, left)
+    if action is Action.FAILOVER_ACROSS_CLUSTERS:
+        return _across(inp, policy, left, _cause(inp))
     return _failover(inp, policy, left)
 
 
@@ -119,11 +140,23 @@ def _failover(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
     if usable is not None and usable < inp.nodes_wanted and inp.want is not None and not inp.verdict.culprit.node:
         exclude, usable = bad, _usable(inp, bad)  # a person wants it, and no node is blamed: its own nodes will do
     if usable is not None and usable < inp.nodes_wanted:
-        return _still(inp, policy, Action.ASK, _does_not_fit(inp, exclude, usable))
+        across = _budget(inp, policy, Action.FAILOVER_ACROSS_CLUSTERS, policy.limits.across_tries)
+        if inp.elsewhere and across.open and inp.verdict.fault is FaultClass.HARDWARE:
+            return _across(inp, policy, across, _does_not_fit(inp, exclude, usable))
+        return _still(inp, policy, Action.ASK, f"{_does_not_fit(inp, exclude, usable)}; {_FREE_OR_MOVE}")
     cost = _cost(inp, policy)
     without = f"without {', '.join(exclude)}" if exclude else "with no node excluded"
     why = f"{_cause(inp)}: run it again in {inp.cluster} {without}; {_left(left, cost)}"
     return _go(inp, policy, Action.FAILOVER_IN_CLUSTER, why, left, exclude=exclude)
+
+
+def _across(inp: DecisionInput, policy: Policy, left: Budget, cause: str) -> Decision:
+    """Without asking only for a job that opted in, whatever the mode says."""
+    why = f"{cause}: run it in another cluster; {_left(left, _cost(inp, policy))}"
+    decision = _go(inp, policy, Action.FAILOVER_ACROSS_CLUSTERS, why, left)
+    if decision.mode == StepMode.AUTO and not inp.opted_in:
+        return decision.model_copy(update={"mode": StepMode.APPROVE.value})
+    return decision
 
 
 # -- what the rules look at
@@ -143,6 +176,8 @@ def _same_failure(inp: DecisionInput) -> Attempt | None:
 
 def _elsewhere(earlier: Attempt, last: Attempt, verdict: Verdict) -> bool:
     """Different culprits where both are known; else no node in common, for a shared node could be the culprit."""
+    if earlier.cluster != last.cluster:
+        return True
     before = earlier.verdict.culprit.node if earlier.verdict else None
     if before and verdict.culprit.node:
         return before != verdict.culprit.node
@@ -187,6 +222,10 @@ def _sorted(nodes: Iterable[str]) -> tuple[str, ...]:
 
 # -- words
 
+_FREE_OR_MOVE = "free or return nodes, or move the job by hand"
+_NOWHERE_ELSE = (
+    "cannot move to another cluster: it has no template for one, or its checkpoint no way there (`sites` of fleet.yaml)"
+)
 
 def _what(verdict: Verdict) -> str:
     return f"{verdict.title} ({verdict.rule})" if verdict.title else verdict.rule
@@ -227,7 +266,7 @@ def _own_fault_by_repetition(inp: DecisionInput, twin: Attempt) -> str:
 
 
 def _exhausted(inp: DecisionInput, spent: list[Budget]) -> str:
-    names = {Rung.IN_PLACE: "in place", Rung.IN_CLUSTER: "in the cluster"}
+    names = {Rung.IN_PLACE: "in place", Rung.IN_CLUSTER: "in the cluster", Rung.ACROSS_CLUSTERS: "across clusters"}
     tried = " and ".join(f"{b.spent} of {b.tries} {names[b.rung]}" for b in spent) or "none"
     return (
         f"{_cause(inp)} again, and its tries are spent ({tried}); a person must decide whether to try once more, "
@@ -240,7 +279,7 @@ def _does_not_fit(inp: DecisionInput, exclude: tuple[str, ...], usable: int) -> 
     have = max(0, usable)
     return (
         f"{_cause(inp)}: the job needs {inp.nodes_wanted} nodes and {inp.cluster} has {have}{out} "
-        f"({inp.nodes_wanted - have} too few); free or return nodes, or move the job by hand"
+        f"({inp.nodes_wanted - have} too few)"
     )
 
 
