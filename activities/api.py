@@ -310,6 +310,7 @@ class PolicyOut(Value):
     step_timeout: float
     run_timeout: float
     place_timeout: float = 900.0
+    cluster_lost_after: float = 600.0
     settle: float
     budget_resets_per_day: int
     reboot_timeout: float = 900.0

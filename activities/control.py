@@ -107,6 +107,7 @@ class ControlActivities(Owner):
             step_timeout=limits.step_timeout,
             run_timeout=limits.run_timeout,
             place_timeout=limits.place_timeout,
+            cluster_lost_after=limits.cluster_lost_after,
             settle=limits.settle,
             budget_resets_per_day=limits.budget_resets_per_day,
             wave_from=limits.wave_from if policy.owner_of(arg.cluster) == arg.cluster else NO_WAVE,

@@ -5,6 +5,7 @@ from enum import StrEnum
 from fleet.faults.evidence import Verdict
 from fleet.ledger import Ledger
 from fleet.model import Value
+from fleet.transfer import Moves
 
 
 class Action(StrEnum):
@@ -30,8 +31,8 @@ class DecisionInput(Value):
     """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable` and less `exclude`.
     None = not known."""
     nodes_wanted: int = 1
-    elsewhere: bool = False
-    """There are other clusters that the job could run on: a template for them and a way for its checkpoint."""
+    moves: Moves | None = None
+    """What says whether it could go to another cluster. None = it is not asked."""
     opted_in: bool = False
     """It may be moved to another cluster without asking (`gpu-runbooks.io/transfer`)."""
     want: Action | None = None

@@ -9,7 +9,8 @@ from fleet.budget import ORDER_RULE, Budget, budget, charge
 from fleet.decision import Action, Decision, DecisionInput
 from fleet.faults.evidence import FaultClass, Verdict
 from fleet.ledger import Attempt, Ledger, Rung
-from fleet.policy import Limits, Policy, StepMode
+from fleet.policy import Policy, StepMode
+from fleet.transfer import other_clusters
 
 _RUNGS = {
     Action.RESTART_IN_PLACE: Rung.IN_PLACE,
@@ -71,7 +72,7 @@ def unusable(ledger: Ledger, verdict: Verdict) -> tuple[str, ...]:
 def _climb(inp: DecisionInput, policy: Policy) -> Decision:
     """The first rung with a try left; a person when there is none."""
     spent = []
-    for action, tries in _rungs(inp, policy.limits):
+    for action, tries in _rungs(inp, policy):
         left = _budget(inp, policy, action, tries)
         if action is Action.RESTART_IN_PLACE and _on_bad_node(inp):
             continue
@@ -81,11 +82,12 @@ def _climb(inp: DecisionInput, policy: Policy) -> Decision:
     return _still(inp, policy, Action.ASK, _exhausted(inp, spent))
 
 
-def _rungs(inp: DecisionInput, limits: Limits) -> tuple[tuple[Action, int], ...]:
+def _rungs(inp: DecisionInput, policy: Policy) -> tuple[tuple[Action, int], ...]:
+    limits = policy.limits
     place, cluster = limits.in_place_tries, limits.in_cluster_tries
     fault = inp.verdict.fault
     if fault is FaultClass.HARDWARE:
-        across = ((Action.FAILOVER_ACROSS_CLUSTERS, limits.across_tries),) if inp.elsewhere else ()
+        across = ((Action.FAILOVER_ACROSS_CLUSTERS, limits.across_tries),) if _elsewhere_too(inp, policy) else ()
         if inp.verdict.rule == CLUSTER_IS_GONE:
             return across
         return ((Action.FAILOVER_IN_CLUSTER, cluster), *across)
@@ -100,7 +102,7 @@ def _ordered(inp: DecisionInput, policy: Policy, want: Action) -> Decision:
         return _still(inp, policy, want, f"ordered by a person: {want.value.replace('_', ' ')}")
     if want is not Action.RESTART_IN_PLACE and inp.verdict.fault is FaultClass.USER:
         return _still(inp, policy, Action.REFUSE, _own_fault(inp.verdict))
-    if want is Action.FAILOVER_ACROSS_CLUSTERS and not inp.elsewhere:
+    if want is Action.FAILOVER_ACROSS_CLUSTERS and not _elsewhere_too(inp, policy):
         return _still(inp, policy, Action.ASK, f"{inp.ledger.job} {_NOWHERE_ELSE}")
     limits = policy.limits
     tries = {
@@ -141,7 +143,7 @@ def _failover(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
         exclude, usable = bad, _usable(inp, bad)  # a person wants it, and no node is blamed: its own nodes will do
     if usable is not None and usable < inp.nodes_wanted:
         across = _budget(inp, policy, Action.FAILOVER_ACROSS_CLUSTERS, policy.limits.across_tries)
-        if inp.elsewhere and across.open and inp.verdict.fault is FaultClass.HARDWARE:
+        if across.open and inp.verdict.fault is FaultClass.HARDWARE and _elsewhere_too(inp, policy):
             return _across(inp, policy, across, _does_not_fit(inp, exclude, usable))
         return _still(inp, policy, Action.ASK, f"{_does_not_fit(inp, exclude, usable)}; {_FREE_OR_MOVE}")
     cost = _cost(inp, policy)
@@ -182,6 +184,10 @@ def _elsewhere(earlier: Attempt, last: Attempt, verdict: Verdict) -> bool:
     if before and verdict.culprit.node:
         return before != verdict.culprit.node
     return bool(earlier.nodes) and bool(last.nodes) and not set(earlier.nodes) & set(last.nodes)
+
+
+def _elsewhere_too(inp: DecisionInput, policy: Policy) -> bool:
+    return inp.moves is not None and bool(other_clusters(policy, inp.cluster, inp.moves))
 
 
 def _usable(inp: DecisionInput, exclude: Iterable[str]) -> int | None:

@@ -38,9 +38,15 @@ class PlaceWish(Value):
     """Only these clusters; empty: any."""
     dataset_on: tuple[Name, ...] | None = None
     """Clusters that hold the dataset; None: the job names none."""
+    options: tuple[str, ...] = ()
+    """Options of its batch scheduler in every cluster, each one argument."""
     comment: str = ""
     workdir: str = "/"
     user: str | None = None
+    epoch: int = 0
+    """Of the submit: one per submission of the job anywhere."""
+    env: Mapping[str, str] = {}
+    """Further environment of its ranks."""
     start_within: float | None = Field(default=None, gt=0)
     """Seconds within which it must run on a cluster, else it is withdrawn; None: the policy's."""
 
@@ -55,7 +61,7 @@ class PlaceWish(Value):
     def spec(self, cluster: str, kind: str) -> JobSpec:
         """What is submitted there. Raises KeyError without a template for that kind."""
         batch, domains = kind in BATCH, self.request.max_domains
-        options = [f"--nodes={self.request.nodes}"]
+        options = [*self.options, f"--nodes={self.request.nodes}"]
         if kind == "slurm" and domains is not None:
             options.append(f"--switches={domains}")
         options += self.clusters.get(cluster, ClusterWords()).options
@@ -67,6 +73,8 @@ class PlaceWish(Value):
             comment=self.comment,
             user=self.user if batch else None,
             options=tuple(options) if batch else (),
+            epoch=self.epoch,
+            env=self.env,
         )
 
     def stays_away(self, cluster: str, kind: str) -> tuple[str, ...]:

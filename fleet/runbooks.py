@@ -14,6 +14,7 @@ from fleet.orders import JobSpec
 from fleet.people import Outcome, Question
 from fleet.placement import Placement
 from fleet.placing import PlaceWish
+from fleet.transfer import Former
 from fleet.waves import Wave, WaveCount
 
 
@@ -29,6 +30,7 @@ class Runbook(StrEnum):
     GUARD = "GuardCluster"
     LEMONS = "FindLemons"
     PLACE = "PlaceJob"
+    TRANSFER = "FailoverAcrossClusters"
 
 
 REFUSED = "Refused"
@@ -67,6 +69,9 @@ FINGERPRINT_MEMO = "fingerprint"
 """Memo key of a job's runbook: which native job it supervises. A closed runbook of this very job means hands off,
 and a new job of the same name is told apart."""
 
+LEFT_MEMO = "left"
+"""Memo key of a job's runbook: fingerprints of its objects in clusters that it has left. They are never taken up."""
+
 FREEZE_MEMO = "freeze"
 """Memo key of a guard: the freeze, or null. Read by `describe`, which needs no worker."""
 
@@ -92,14 +97,22 @@ class SuperviseInput(Value):
     seen: tuple[str, ...] = ()
     """Keys of evidence that was handled already."""
     left_at: int | None = None
+    home: PlaceWish | None = None
+    """The job as it was submitted for any cluster, for a move; None: it was submitted for one."""
+    epoch: int = 0
+    """Of its newest submit; the next one is greater by one."""
+    former: tuple[Former, ...] = ()
+    """Its objects in clusters that it has left, as long as they are not seen to be over."""
 
 
 class PlaceInput(Value):
-    """A job that has no cluster yet."""
+    """A job that has no cluster yet, or leaves one."""
 
     wish: PlaceWish
     generation: int
     """Of the attempt to come."""
+    ask: bool = True
+    """A person is asked when no cluster takes it; else it ends with NOT_PLACED and nothing waits anywhere."""
 
 
 class PlaceEnd(StrEnum):
@@ -134,6 +147,8 @@ class Order(Value):
     by: str
     reason: str
     exclude: tuple[str, ...] = ()
+    to: str = ""
+    """Of a transfer: the cluster; empty: any."""
     valid_until: float | None = None
     """An order that nobody took until then is refused: it may have been told as failed. None = for ever."""
 
@@ -168,6 +183,12 @@ class RecoveryInput(Value):
     decided_from: float
     """When the job's runbook took it up: detection ends and the decision begins."""
     signals_sent: Mapping[str, str] = {}
+    wish: PlaceWish | None = None
+    """Of a transfer: the job for any cluster."""
+    epoch: int = 0
+    """Of a transfer: of the submit to come."""
+    to: str = ""
+    """Of a transfer: the cluster that a person named."""
 
 
 class RecoveryResult(Value):
@@ -181,6 +202,8 @@ class RecoveryResult(Value):
     spans: tuple[Span, ...] = ()
     old_ended_at: float | None = None
     in_place: bool = False
+    cluster: str = ""
+    """Where the job is now, if it was moved; else empty."""
 
 
 class RecoveryEnd(StrEnum):
@@ -189,6 +212,7 @@ class RecoveryEnd(StrEnum):
     TRAINING = "training"  # a new step was seen
     JOB_ENDED = "job_ended"  # the job ended by itself meanwhile
     DENIED = "denied"  # a person said no, or nobody answered
+    NOT_NEEDED = "not_needed"  # what made it necessary was over before anything was touched
     STUCK = "stuck"  # a step was refused or failed; the text says what state it is in
     GIVEN_UP = "given_up"  # a person (or nobody in time) ended a parked step
     NO_STEP = "no_step"  # it runs, and no new step came in time

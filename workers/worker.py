@@ -39,6 +39,7 @@ from activities.registry import implementations
 from activities.runtime import Runtime
 from activities.search import typed
 from activities.store import AsyncHistoryStore, sqlite_url
+from activities.transfer import MoveActivities, SiteActivities
 from activities.watching import WatchActivities
 from activities.waves import WaveControlActivities, WaveNodeActivities
 from clients.embedded import running
@@ -120,6 +121,7 @@ def make_workers(
                     *implementations(ControlActivities(runtime)),
                     *implementations(WaveControlActivities(runtime)),
                     *implementations(LemonControlActivities(runtime)),
+                    *implementations(MoveActivities(runtime)),
                 ],
                 workflow_runner=SandboxedWorkflowRunner(
                     restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)
@@ -148,7 +150,7 @@ def make_workers(
     made.extend(
         worker(
             task_queue=data_queue(site),
-            activities=implementations(CopyActivities(runtime)),
+            activities=[*implementations(CopyActivities(runtime)), *implementations(SiteActivities(runtime))],
             max_concurrent_activities=COPIES,
         )
         for site in sites

@@ -144,11 +144,12 @@ class Book:
         *,
         cluster: str | None = None,
         site: str | None = None,
+        budget: timedelta | None = None,
         summary: str = "",
     ) -> Out:
         """Runs one activity, next to a cluster or to a site's storage where one is named. Waits out a freeze; raises
-        StepFailed when its retries are spent or it is refused."""
-        budget = min(spec.budget, LAST_WORDS) if self.leaving else spec.budget
+        StepFailed when its retries are spent (`budget`; by default the step's own) or it is refused."""
+        budget = min(budget or spec.budget, LAST_WORDS if self.leaving else spec.budget)
         while True:
             self.stop_if_cancelled()
             try:

@@ -1,0 +1,165 @@
+"""A move to another cluster, as far as it is arithmetic: could the job go, where its checkpoint lies there, and what is
+submitted. `FailoverAcrossClusters` does it; the ladder and a dry run ask here.
+"""
+
+import posixpath
+import re
+
+from fleet.errors import RefusedError
+from fleet.identity import TOKEN_PREFIX
+from fleet.model import NativeJob, Value
+from fleet.placement import Request
+from fleet.placing import BATCH, ClusterWords, PlaceWish
+from fleet.policy import Policy
+
+ROOT_VARIABLE = "GPU_RUNBOOKS_CHECKPOINT"
+"""Environment variable of the ranks: the job's checkpoint root in the cluster that they run in."""
+CHECKPOINT = f"{TOKEN_PREFIX}checkpoint="
+
+
+class Moves(Value):
+    """What a decision must know of a job to say whether it could go to another cluster."""
+
+    kinds: tuple[str, ...] = ()
+    """Kinds of cluster that it has a template for; empty: its present cluster's."""
+    clusters: tuple[str, ...] = ()
+    """The only ones it may go to; empty: any."""
+    checkpoint: str | None = None
+    """Checkpoint root in its present cluster."""
+
+
+class Former(Value):
+    """The object of a job in a cluster that the job has left."""
+
+    cluster: str
+    native_id: str
+    fingerprint: str
+
+
+class Way(Value):
+    """How a job's checkpoint gets from one cluster to another."""
+
+    source_site: str
+    target_site: str
+    source: str
+    """Checkpoint root as the source's own data worker sees it."""
+    source_from_elsewhere: str
+    """The same as the target's data worker reaches it."""
+    target: str
+    """Root at the target, as its data worker and the job there see it."""
+
+    @property
+    def shared(self) -> bool:
+        """Both clusters see the same storage: nothing is copied."""
+        return self.source_site == self.target_site
+
+
+def way_between(policy: Policy, source: str, target: str, root: str | None) -> Way:
+    """Where the checkpoint root of a job lies in the cluster `target`. Raises RefusedError that says what to do."""
+    if root is None:
+        raise RefusedError(
+            f"the job names no checkpoint root ({CHECKPOINT}/FOLDER), so nothing of what it has trained could be taken "
+            "along; it is not started anew by itself"
+        )
+    found = {}
+    for cluster in (source, target):
+        site = policy.site_of(cluster)
+        if site is None:
+            raise RefusedError(f"cluster {cluster} has no `site` in fleet.yaml, so its checkpoints cannot be reached")
+        found[cluster] = site
+    here, there = policy.sites[found[source]], policy.sites[found[target]]
+    below = _below(root, here.mount)
+    if below is None:
+        raise RefusedError(
+            f"the checkpoint root {root} is not below {here.mount}, the mount of site {found[source]}; correct one of "
+            "them in fleet.yaml or in the job"
+        )
+    shared = found[source] == found[target]
+    return Way(
+        source_site=found[source],
+        target_site=found[target],
+        source=root,
+        source_from_elsewhere=f"{here.from_elsewhere.rstrip('/')}/{below}".rstrip("/"),
+        target=root if shared else posixpath.join(there.mount, below).rstrip("/"),
+    )
+
+
+def other_clusters(policy: Policy, cluster: str, moves: Moves) -> tuple[str, ...]:
+    """Clusters that the job could be moved to: a template for their kind, and a way for its checkpoint."""
+    kinds = moves.kinds or (policy.cluster(cluster).kind,)
+    found = []
+    for name, settings in policy.clusters.items():
+        if name == cluster or settings.kind not in kinds or (moves.clusters and name not in moves.clusters):
+            continue
+        try:
+            way_between(policy, cluster, name, moves.checkpoint)
+        except RefusedError:
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def moves_of(wish: PlaceWish | None, native: NativeJob | None) -> Moves:
+    """What is known of the job in its present cluster."""
+    return Moves(
+        kinds=tuple(wish.templates) if wish else (),
+        clusters=tuple(wish.clusters) if wish else (),
+        checkpoint=native.tokens.checkpoint if native else None,
+    )
+
+
+def wish_of_native(job: str, native: NativeJob, kind: str, script: str, workdir: str = "/") -> PlaceWish:
+    """A job that was submitted for one cluster only, as one for all clusters of that kind: its own script, and of its
+    options what every cluster has. Partition and account are those of its script, or the target's defaults."""
+    comment = " ".join(_tokens(native))
+    options = (f"--gres=gpu:{native.gpus_per_node}",) if kind == "slurm" and native.gpus_per_node else ()
+    return PlaceWish(
+        request=Request(job=job, nodes=native.nodes_wanted, gpus_per_node=native.gpus_per_node),
+        name=native.name.removesuffix(f".{job}"),
+        templates={kind: script},
+        options=options,
+        comment=comment,
+        workdir=workdir,
+        user=native.user or None if kind in BATCH else None,
+    )
+
+
+def moved_wish(wish: PlaceWish, target: str, epoch: int, root: str) -> PlaceWish:
+    """The job as it is submitted to `target` and nowhere else."""
+    words = [word for word in wish.comment.split() if not word.startswith(CHECKPOINT)]
+    return wish.model_copy(
+        update={
+            "clusters": {target: wish.clusters.get(target, ClusterWords())},
+            "epoch": epoch,
+            "env": {**wish.env, ROOT_VARIABLE: root},
+            "comment": " ".join([*words, f"{CHECKPOINT}{root}"]),
+        }
+    )
+
+
+def _tokens(native: NativeJob) -> list[str]:
+    tokens = native.tokens
+    words = {
+        "supervise": "",
+        "transfer": "" if tokens.transfer else None,
+        "checkpoint": tokens.checkpoint,
+        "checkpoint-signal": tokens.checkpoint_signal,
+        "total-steps": tokens.total_steps,
+        "generation-check": "yes" if tokens.generation_check else None,
+        "log": tokens.log,
+        "dumps": tokens.dumps,
+    }
+    return [
+        f"{TOKEN_PREFIX}{key}={value}" if value else f"{TOKEN_PREFIX}{key}"
+        for key, value in words.items()
+        if value is not None
+    ]
+
+
+def _below(path: str, mount: str) -> str | None:
+    """`path` relative to `mount`; empty for itself, None for one elsewhere."""
+    plain = re.sub(r"/+", "/", path).rstrip("/")
+    base = mount.rstrip("/")
+    if plain == base:
+        return ""
+    return plain.removeprefix(f"{base}/") if plain.startswith(f"{base}/") else None
