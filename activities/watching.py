@@ -21,7 +21,7 @@ from fleet import attributes
 from fleet.faults.evidence import Evidence
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, job_workflow_id, newest_submissions, watch_workflow_id
 from fleet.model import NativeJob, NodeFacts, NodeState, Phase
-from fleet.runbooks import FINGERPRINT_MEMO, EvidenceBatch, Runbook, Signal, SuperviseInput
+from fleet.runbooks import FINGERPRINT_MEMO, LEFT_MEMO, EvidenceBatch, Runbook, Signal, SuperviseInput
 from fleet.strikes import Run, Strike, job_strikes, single_runs
 
 
@@ -88,7 +88,8 @@ class WatchActivities(Owner):
         await self._supervise(cluster, name, job)
 
     async def _is_over(self, name: str, job: NativeJob) -> bool:
-        """A closed runbook of this very job was ended by a person or gave it up: hands off."""
+        """A closed runbook of this very job was ended by a person or gave it up, or the job has left this object behind
+        when it moved to another cluster: hands off."""
         try:
             seen = await self.runtime.client.get_workflow_handle(job_workflow_id(name)).describe()
         except RPCError as error:
@@ -96,7 +97,8 @@ class WatchActivities(Owner):
                 return False
             raise
         kept = await seen.memo_value(FINGERPRINT_MEMO, default="", type_hint=str)
-        return seen.status is not WorkflowExecutionStatus.RUNNING and kept == job.fingerprint
+        left = await seen.memo_value(LEFT_MEMO, default=[], type_hint=list[str])
+        return seen.status is not WorkflowExecutionStatus.RUNNING and job.fingerprint in {kept, *left}
 
     async def _supervise(self, cluster: str, name: str, job: NativeJob) -> None:
         try:

@@ -59,3 +59,5 @@ class Decision(Value):
     checkpoint_grace: float = 120.0
     step_timeout: float = 1800.0
     run_timeout: float = 86400.0
+    across_size: float = 1e12
+    """Bytes that a move to another cluster may copy without asking."""

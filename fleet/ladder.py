@@ -229,9 +229,8 @@ def _sorted(nodes: Iterable[str]) -> tuple[str, ...]:
 # -- words
 
 _FREE_OR_MOVE = "free or return nodes, or move the job by hand"
-_NOWHERE_ELSE = (
-    "cannot move to another cluster: it has no template for one, or its checkpoint no way there (`sites` of fleet.yaml)"
-)
+_NOWHERE_ELSE = "cannot move to another cluster: it has no template for one, or its checkpoint no way there (`sites` of fleet.yaml)"
+
 
 def _what(verdict: Verdict) -> str:
     return f"{verdict.title} ({verdict.rule})" if verdict.title else verdict.rule
@@ -330,4 +329,5 @@ def _under(policy: Policy) -> dict[str, str | float]:
         "checkpoint_grace": limits.checkpoint_grace,
         "step_timeout": limits.step_timeout,
         "run_timeout": limits.run_timeout,
+        "across_size": limits.across_size,
     }

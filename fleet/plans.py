@@ -6,7 +6,7 @@ from fleet.decision import Action, Decision
 from fleet.ledger import Attempt, Ledger, Rung
 from fleet.model import NativeJob, NodeFacts, Phase, Value
 
-MOVES = frozenset({Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER})
+MOVES = frozenset({Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER, Action.FAILOVER_ACROSS_CLUSTERS})
 """Actions that end an attempt and start another one."""
 
 _MODES = {"auto": "at once", "propose": "after an approval", "approve": "after an approval", "observe": "never"}
@@ -42,10 +42,25 @@ def recovery_steps(
     )
 
 
+def transfer_steps(old: Attempt, generation: int, signal: str | None, to: str) -> tuple[str, ...]:
+    """The order of safe steps from attempt `old` to attempt `generation` in another cluster."""
+    return (
+        f"choose {to or 'the best other cluster'} and try everything there without changing anything",
+        f"ask for a checkpoint with {signal}" if signal else "no checkpoint signal is declared: skip it",
+        f"stop attempt {old.generation} with grace and keep the job held in {old.cluster}",
+        f"prove that its ranks are gone from {', '.join(old.nodes) or 'nowhere'}",
+        "copy the newest complete checkpoint and prove it where it lies then",
+        f"submit attempt {generation} there and wait for a new training step",
+        f"end the held job in {old.cluster}",
+    )
+
+
 def decided_steps(decision: Decision, native: NativeJob, ledger: Ledger) -> tuple[str, ...]:
     """What follows from a decision on a job; empty when nothing in the cluster would change."""
     if decision.action not in MOVES or ledger.last is None:
         return ()
+    if decision.action is Action.FAILOVER_ACROSS_CLUSTERS:
+        return transfer_steps(ledger.last, ledger.generation + 1, native.tokens.checkpoint_signal, "")
     return recovery_steps(
         in_place=decision.action is Action.RESTART_IN_PLACE,
         exclude=decision.exclude,

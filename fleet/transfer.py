@@ -2,15 +2,13 @@
 submitted. `FailoverAcrossClusters` does it; the ladder and a dry run ask here.
 """
 
-import posixpath
-import re
-
-from fleet.errors import RefusedError
+from fleet.errors import InvalidInputError
 from fleet.identity import TOKEN_PREFIX
 from fleet.model import NativeJob, Value
 from fleet.placement import Request
 from fleet.placing import BATCH, ClusterWords, PlaceWish
 from fleet.policy import Policy
+from fleet.sites import moved, storage_of
 
 ROOT_VARIABLE = "GPU_RUNBOOKS_CHECKPOINT"
 """Environment variable of the ranks: the job's checkpoint root in the cluster that they run in."""
@@ -36,54 +34,6 @@ class Former(Value):
     fingerprint: str
 
 
-class Way(Value):
-    """How a job's checkpoint gets from one cluster to another."""
-
-    source_site: str
-    target_site: str
-    source: str
-    """Checkpoint root as the source's own data worker sees it."""
-    source_from_elsewhere: str
-    """The same as the target's data worker reaches it."""
-    target: str
-    """Root at the target, as its data worker and the job there see it."""
-
-    @property
-    def shared(self) -> bool:
-        """Both clusters see the same storage: nothing is copied."""
-        return self.source_site == self.target_site
-
-
-def way_between(policy: Policy, source: str, target: str, root: str | None) -> Way:
-    """Where the checkpoint root of a job lies in the cluster `target`. Raises RefusedError that says what to do."""
-    if root is None:
-        raise RefusedError(
-            f"the job names no checkpoint root ({CHECKPOINT}/FOLDER), so nothing of what it has trained could be taken "
-            "along; it is not started anew by itself"
-        )
-    found = {}
-    for cluster in (source, target):
-        site = policy.site_of(cluster)
-        if site is None:
-            raise RefusedError(f"cluster {cluster} has no `site` in fleet.yaml, so its checkpoints cannot be reached")
-        found[cluster] = site
-    here, there = policy.sites[found[source]], policy.sites[found[target]]
-    below = _below(root, here.mount)
-    if below is None:
-        raise RefusedError(
-            f"the checkpoint root {root} is not below {here.mount}, the mount of site {found[source]}; correct one of "
-            "them in fleet.yaml or in the job"
-        )
-    shared = found[source] == found[target]
-    return Way(
-        source_site=found[source],
-        target_site=found[target],
-        source=root,
-        source_from_elsewhere=f"{here.from_elsewhere.rstrip('/')}/{below}".rstrip("/"),
-        target=root if shared else posixpath.join(there.mount, below).rstrip("/"),
-    )
-
-
 def other_clusters(policy: Policy, cluster: str, moves: Moves) -> tuple[str, ...]:
     """Clusters that the job could be moved to: a template for their kind, and a way for its checkpoint."""
     kinds = moves.kinds or (policy.cluster(cluster).kind,)
@@ -91,12 +41,20 @@ def other_clusters(policy: Policy, cluster: str, moves: Moves) -> tuple[str, ...
     for name, settings in policy.clusters.items():
         if name == cluster or settings.kind not in kinds or (moves.clusters and name not in moves.clusters):
             continue
-        try:
-            way_between(policy, cluster, name, moves.checkpoint)
-        except RefusedError:
-            continue
-        found.append(name)
+        if _has_way(policy, cluster, name, moves.checkpoint):
+            found.append(name)
     return tuple(found)
+
+
+def _has_way(policy: Policy, source: str, target: str, root: str | None) -> bool:
+    """Without a root nothing of what was trained could be taken along, and nobody starts it anew by himself."""
+    if root is None:
+        return False
+    try:
+        moved(policy, storage_of(policy, source, root), target)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def moves_of(wish: PlaceWish | None, native: NativeJob | None) -> Moves:
@@ -154,12 +112,3 @@ def _tokens(native: NativeJob) -> list[str]:
         for key, value in words.items()
         if value is not None
     ]
-
-
-def _below(path: str, mount: str) -> str | None:
-    """`path` relative to `mount`; empty for itself, None for one elsewhere."""
-    plain = re.sub(r"/+", "/", path).rstrip("/")
-    base = mount.rstrip("/")
-    if plain == base:
-        return ""
-    return plain.removeprefix(f"{base}/") if plain.startswith(f"{base}/") else None

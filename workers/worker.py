@@ -39,7 +39,7 @@ from activities.registry import implementations
 from activities.runtime import Runtime
 from activities.search import typed
 from activities.store import AsyncHistoryStore, sqlite_url
-from activities.transfer import MoveActivities, SiteActivities
+from activities.transfer import MoveActivities
 from activities.watching import WatchActivities
 from activities.waves import WaveControlActivities, WaveNodeActivities
 from clients.embedded import running
@@ -150,7 +150,7 @@ def make_workers(
     made.extend(
         worker(
             task_queue=data_queue(site),
-            activities=[*implementations(CopyActivities(runtime)), *implementations(SiteActivities(runtime))],
+            activities=implementations(CopyActivities(runtime)),
             max_concurrent_activities=COPIES,
         )
         for site in sites

@@ -8,12 +8,14 @@ from workflows.lemons import FindLemons
 from workflows.place import PlaceJob
 from workflows.restart import RestartInPlace
 from workflows.supervise import SuperviseJob
+from workflows.transfer import FailoverAcrossClusters
 from workflows.watch import WatchCluster
 
 ALL = (
     SuperviseJob,
     RestartInPlace,
     FailoverInCluster,
+    FailoverAcrossClusters,
     HealNode,
     AskHuman,
     WatchCluster,

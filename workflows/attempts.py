@@ -1,6 +1,7 @@
 """What `SuperviseJob` does for one attempt: find it, begin it, look at it, judge it, move it, book it."""
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
@@ -25,8 +26,19 @@ with workflow.unsafe.imports_passed_through():
         Runbook,
         SuperviseInput,
     )
+    from fleet.transfer import Moves, moves_of
     from workflows import attributes
-    from workflows.base import Book, StepFailed
+    from workflows.base import Abandoned, Book, StepFailed
+
+
+LOOK_BRIEFLY = timedelta(seconds=60)
+"""How long a look without a reason may try: then the cluster counts as silent since the look before."""
+_CHILDREN = {
+    Action.RESTART_IN_PLACE: (Runbook.RESTART, "restart", "restart in place"),
+    Action.FAILOVER_IN_CLUSTER: (Runbook.FAILOVER, "failover", "failover"),
+    Action.FAILOVER_ACROSS_CLUSTERS: (Runbook.TRANSFER, "transfer", "to another cluster"),
+}
+"""Runbook, word of its id, and step of the job's runbook meanwhile."""
 
 
 class Attempts(Book):
@@ -194,18 +206,24 @@ class Attempts(Book):
                 api.LOOK,
                 api.Look(cluster=self.inp.cluster, native_id=self.native_id, restarts=last.restarts if last else 0),
                 cluster=self.inp.cluster,
+                budget=LOOK_BRIEFLY,
                 summary="look at the job",
             )
         except StepFailed as failed:
             self.at("watching", waits=f"{self.inp.cluster} to answer again ({failed})"[:300])
             return None
+        self.answered()
         await self._note(looked)
         return looked.native
+
+    def answered(self) -> None:
+        """The cluster could be asked."""
 
     def mine(self, evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
         """Evidence about this job, or about a node that its present attempt holds; anything else came too late."""
         nodes = self.ledger.last.nodes if self.ledger.last else ()
-        return tuple(e for e in evidence if e.node is None or e.node in nodes)
+        here = [e for e in evidence if not self.inp.epoch or e.cluster == self.inp.cluster]  # names of nodes repeat
+        return tuple(e for e in here if e.node is None or e.node in nodes)
 
     def waits_held(self) -> bool:
         """The scheduler put it back into the queue, and our hold keeps it there."""
@@ -345,6 +363,8 @@ class Attempts(Book):
                 nodes_wanted=native.nodes_wanted if native else 1,
                 want=want.want if want else None,
                 exclude=ruled_out,
+                moves=self.moves(want),
+                opted_in=native is not None and native.tokens.transfer,
             ),
             summary="decide the next step",
         )
@@ -354,6 +374,15 @@ class Attempts(Book):
         return decision
 
     # -- moving
+
+    def moves(self, want: Order | None) -> Moves:
+        """What says whether it could go to another cluster; a person may have named the one."""
+        known = moves_of(self.inp.home, self.native)
+        return known.model_copy(update={"clusters": (want.to,)}) if want is not None and want.to else known
+
+    async def transfer_input(self, inp: RecoveryInput, want: Order | None) -> RecoveryInput:
+        """What a move to another cluster needs beside. Raises StepFailed where the job cannot be submitted again."""
+        raise NotImplementedError
 
     async def run_recovery(
         self, verdict: Verdict, decision: Decision, detected: float, want: Order | None
@@ -365,9 +394,9 @@ class Attempts(Book):
         generation = self.ledger.generation + 1
         if verdict.fault is FaultClass.HARDWARE and verdict.culprit.node:
             await self._ask_heal(verdict)
-        kind = Runbook.RESTART if in_place else Runbook.FAILOVER
-        name = f"{job_workflow_id(self.inp.job)}/{'restart' if in_place else 'failover'}/{generation}"
-        self.at("restart in place" if in_place else "failover", waits=f"`{name}`")
+        kind, word, step = _CHILDREN[decision.action]
+        name = f"{job_workflow_id(self.inp.job)}/{word}/{generation}"
+        self.at(step, waits=f"`{name}`")
         inp = RecoveryInput(
             job=self.inp.job,
             cluster=self.inp.cluster,
@@ -382,6 +411,11 @@ class Attempts(Book):
             detected_at=detected,
             decided_from=max(detected, self.taken_up),
         )
+        try:
+            if kind is Runbook.TRANSFER:
+                inp = await self.transfer_input(inp, want)
+        except (StepFailed, Abandoned) as failed:
+            return RecoveryResult(ended=RecoveryEnd.STUCK, text=f"it cannot be moved: {failed}", native=self.native)
         try:
             self.child = await workflow.start_child_workflow(
                 kind,
@@ -443,17 +477,12 @@ class Attempts(Book):
         if result.old_ended_at is not None:
             self.ledger = self.ledger.with_last(ended_at=result.old_ended_at, verdict=verdict, receipt=result.receipt)
         native = result.native
-        if native is not None:
+        if native is not None and result.cluster:
+            self.moved(native)
+        elif native is not None:
             self.native = native
-        if (
-            native is None
-            or native.restarts <= last.restarts
-            or result.ended
-            not in {
-                RecoveryEnd.TRAINING,
-                RecoveryEnd.NO_STEP,
-            }
-        ):
+        new = native is not None and (bool(result.cluster) or native.restarts > last.restarts)
+        if native is None or not new or result.ended not in _RUNS_NOW and not result.cluster:
             return
         self.append(
             _rung(result, decision),
@@ -464,6 +493,10 @@ class Attempts(Book):
             result=result,
             charge=decision.charge,
         )
+
+    def moved(self, native: NativeJob) -> None:
+        """The job is another native object in another cluster from here on."""
+        raise NotImplementedError
 
     async def save_report(self, kind: str) -> None:
         """Stores the report; PostgreSQL or SQLite outlives Temporal's retention."""
@@ -488,8 +521,13 @@ class Attempts(Book):
         return f"the job is {native.phase} and not held by us"
 
 
+_RUNS_NOW = frozenset({RecoveryEnd.TRAINING, RecoveryEnd.NO_STEP})
+
+
 def _rung(result: RecoveryResult, decision: Decision) -> Rung:
     """What the attempt counts as; a start that somebody else's requeue asked for costs no try."""
     if decision.charge == 0:
         return Rung.OBSERVED
+    if result.cluster:
+        return Rung.ACROSS_CLUSTERS
     return Rung.IN_PLACE if result.in_place else Rung.IN_CLUSTER

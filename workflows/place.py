@@ -5,21 +5,20 @@ then submitted elsewhere. What is held is cancelled once the job runs in another
 is tried again. So at no moment can two clusters start it.
 """
 
-import asyncio
-
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities import api, place_api
-    from fleet.model import NativeJob, Phase, Room
-    from fleet.orders import JobSpec, StopQuery
+    from fleet.model import NativeJob, Phase
+    from fleet.orders import StopQuery
     from fleet.people import Choice
-    from fleet.placement import Offer, Placement
+    from fleet.placement import Placement
     from fleet.runbooks import VIEW, PlaceEnd, PlaceInput, PlaceResult, Runbook, View
     from fleet.units import duration_text
     from workflows import attributes
-    from workflows.base import Abandoned, Book, StepFailed
+    from workflows.base import Abandoned, StepFailed
+    from workflows.choosing import Choosing
 
 END_PATIENCE = 120.0
 """Seconds that a cancelled job, which never ran, may take to show as ended."""
@@ -30,7 +29,7 @@ SUBMITS = 3
 
 
 @workflow.defn(name=Runbook.PLACE)
-class PlaceJob(Book):
+class PlaceJob(Choosing):
     """Child of the job's runbook; `<n>` is the generation of the attempt to come."""
 
     kind = Runbook.PLACE
@@ -38,16 +37,10 @@ class PlaceJob(Book):
     @workflow.init
     def __init__(self, inp: PlaceInput) -> None:
         super().__init__()
+        self.inp = inp
         self.wish = inp.wish
-        self.kinds: dict[str, str] = {}
-        self.tried: dict[str, str] = {}
-        """Cluster -> why it is not to be asked, until a person says retry."""
-        self.spent: dict[str, str] = {}
-        """Cluster -> why it can never be asked again: the key of its ended job is used up."""
         self.held: dict[str, NativeJob] = {}
         """Cluster -> the job that waits there, held by us."""
-        self.placement: Placement | None = None
-        self.cluster = ""
         self.native: NativeJob | None = None
         self.result = ""
         self.headline = f"{self.wish.job}: a cluster for {self.wish.request.nodes} nodes"
@@ -136,45 +129,7 @@ class PlaceJob(Book):
                 return f"{self.state_now()} ({self.cluster} could not be read: {failed})"
         return self.state_now()
 
-    def spec(self) -> JobSpec:
-        """The job as it is submitted to the present cluster."""
-        return self.wish.spec(self.cluster, self.kinds[self.cluster])
-
     # -- the steps
-
-    async def choose(self) -> Placement:
-        """Asks every cluster that may come into question, side by side, and puts them in order."""
-        self.at("choose", waits="what every cluster says of its room", then="preflight")
-        self.kinds = dict(
-            (await self.must(place_api.LIST_CLUSTERS, api.Nothing(), summary="which clusters there are")).kinds
-        )
-        offers = await asyncio.gather(*(self.offer(cluster) for cluster in sorted(self.kinds)))
-        placement = await self.must(
-            place_api.PLACE,
-            place_api.PlaceAsk(request=self.wish.request, offers=tuple(offers)),
-            summary="choose the cluster",
-        )
-        self.placement = placement
-        self.facts["Choice"] = placement.why
-        for candidate in placement.candidates:
-            self.facts[candidate.cluster] = candidate.why
-        self.tell(f"choice: {placement.why}")
-        return placement
-
-    async def offer(self, cluster: str) -> Offer:
-        """A cluster that cannot be asked is no candidate, and is no reason to wait."""
-        kind = self.kinds[cluster]
-        tried = self.spent.get(cluster) or self.tried.get(cluster, "")
-        room: Room | None = None
-        unreadable = ""
-        if not tried and not self.wish.stays_away(cluster, kind):
-            try:
-                room = await self.act(
-                    place_api.READ_ROOM, api.PolicyIn(cluster=cluster), cluster=cluster, summary=f"room of {cluster}"
-                )
-            except StepFailed as failed:
-                unreadable = str(failed)
-        return self.wish.offer(cluster, kind, room, unreadable=unreadable, tried=tried)
 
     async def preflight(self) -> bool:
         """The cluster's own trial; False: it would not take the job."""
@@ -191,12 +146,6 @@ class PlaceJob(Book):
         except StepFailed as failed:
             return self.go_on(f"the trial did not succeed: {failed}")
         return not trial.refuses or self.go_on(f"its trial refuses the job: {'; '.join(trial.refuses)}")
-
-    def go_on(self, why: str) -> bool:
-        """Notes why the present cluster is not asked again; always False."""
-        self.tried[self.cluster] = why[:500]
-        self.tell(f"{self.cluster}: {why}")
-        return False
 
     async def submit(self) -> bool:
         """Idempotent by the job's name; one that we held there waits on. False: refused, and nothing is there."""
@@ -346,6 +295,8 @@ class PlaceJob(Book):
 
     async def ask_where(self, placement: Placement) -> PlaceResult | None:
         """Nowhere to go: a person decides, with the reason of each cluster in hand."""
+        if not self.inp.ask:
+            return await self.give_up(f"not placed: {placement.why}")
         outcome = await self.ask(
             title=f"No cluster takes {self.wish.job}",
             why=placement.why,
@@ -360,7 +311,11 @@ class PlaceJob(Book):
         if outcome.choice is Choice.RETRY:
             self.tried.clear()
             return None
+        return await self.give_up(f"not placed ({outcome.choice} by {outcome.by}): {placement.why}")
+
+    async def give_up(self, why: str) -> PlaceResult:
+        """Nothing of it waits anywhere any more."""
         self.native = None
         for cluster in sorted(self.held):
             await self.cancel(cluster, "no cluster takes the job")
-        return self.end(PlaceEnd.NOT_PLACED, f"not placed ({outcome.choice} by {outcome.by}): {placement.why}")
+        return self.end(PlaceEnd.NOT_PLACED, why)

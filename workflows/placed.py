@@ -47,6 +47,7 @@ class Placed(Attempts):
                 "cluster": result.cluster,
                 "spec": result.spec,
                 "wish": None,
+                "home": wish,
                 "fingerprint": result.native.fingerprint,
             }
         )

@@ -58,6 +58,7 @@ class Recovery(Book):
     def take(self, inp: RecoveryInput) -> None:
         """Keeps the input and names the page."""
         self.inp = inp
+        self.now_in = inp.cluster
         self.native = inp.native
         self.ordered_here = inp.native.phase is not Phase.PENDING  # else the scheduler took the nodes back already
         self.progress = inp.old.progress
@@ -84,16 +85,20 @@ class Recovery(Book):
 
     # -- the frame
 
+    async def steps(self) -> RecoveryResult:
+        """The order of safe steps."""
+        early = (
+            await self.get_permission()
+            or await self.save_checkpoint()
+            or await self.move()
+            or await self.see_running()
+        )
+        return early or await self.see_new_step()
+
     async def recover(self) -> RecoveryResult:
-        """Runs the named steps; whatever ends them early is turned into a described, safe state."""
+        """Runs the steps; whatever ends them early is turned into a described, safe state."""
         try:
-            early = (
-                await self.get_permission()
-                or await self.save_checkpoint()
-                or await self.move()
-                or await self.see_running()
-            )
-            return early or await self.see_new_step()
+            return await self.steps()
         except Abandoned as given_up:
             return self.end(RecoveryEnd.GIVEN_UP, f"ended by {given_up.choice} at '{given_up.step}': {given_up}")
         except StepFailed as failed:
@@ -120,6 +125,7 @@ class Recovery(Book):
             spans=self.spans,
             old_ended_at=self.stopped_at,
             in_place=self.inp.in_place,
+            cluster=self.now_in if self.now_in != self.inp.cluster else "",
         )
 
     def state_now(self) -> str:
@@ -140,8 +146,8 @@ class Recovery(Book):
         try:
             self.native = await self.act(
                 api.READ_JOB,
-                api.OnJob(cluster=self.inp.cluster, native_id=self.native.native_id),
-                cluster=self.inp.cluster,
+                api.OnJob(cluster=self.now_in, native_id=self.native.native_id),
+                cluster=self.now_in,
                 summary="what is left",
             )
         except (StepFailed, ActivityError) as failed:
@@ -420,8 +426,8 @@ class Recovery(Book):
     async def _read_job(self, why: str) -> NativeJob:
         return await self.must(
             api.READ_JOB,
-            api.OnJob(cluster=self.inp.cluster, native_id=self.native.native_id),
-            cluster=self.inp.cluster,
+            api.OnJob(cluster=self.now_in, native_id=self.native.native_id),
+            cluster=self.now_in,
             summary=why,
         )
 
@@ -484,19 +490,22 @@ class Recovery(Book):
     def _trouble_here(self) -> tuple[Evidence, ...]:
         """Evidence about a node that the new attempt runs on, from after its start."""
         since = self.native.started_at or 0.0
-        return tuple(e for e in self.trouble if e.node in self.native.nodes and (e.happened_at or e.seen_at) >= since)
+        here = (
+            self.trouble if self.now_in == self.inp.cluster else [e for e in self.trouble if e.cluster == self.now_in]
+        )
+        return tuple(e for e in here if e.node in self.native.nodes and (e.happened_at or e.seen_at) >= since)
 
     async def _wait_step(self) -> api.StepSeen:
         return await self.must(
             api.WAIT_STEP,
             api.WaitStep(
-                cluster=self.inp.cluster,
+                cluster=self.now_in,
                 native_id=self.native.native_id,
                 restarts=self.native.restarts,
                 resumed=self.progress.saved,
                 total=self.native.tokens.total_steps,
                 timeout=self.inp.decision.step_timeout,
             ),
-            cluster=self.inp.cluster,
+            cluster=self.now_in,
             summary="wait for the first new step",
         )

@@ -16,8 +16,8 @@ with workflow.unsafe.imports_passed_through():
     from fleet.ledger import Rung
     from fleet.model import NativeJob, Phase
     from fleet.people import Choice
+    from fleet.plans import MOVES
     from fleet.runbooks import (
-        FINGERPRINT_MEMO,
         REFUSED,
         VIEW,
         Accepted,
@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
         View,
     )
     from workflows.base import Abandoned, StepFailed
-    from workflows.placed import Placed
+    from workflows.moving import Moving
 
 REMEMBERED = 500
 """Evidence keys remembered against repeats, also over continue-as-new."""
@@ -45,7 +45,7 @@ LOOK_AFTER_SUBMIT = timedelta(seconds=5)
 
 
 @workflow.defn(name=Runbook.SUPERVISE)
-class SuperviseJob(Placed):
+class SuperviseJob(Moving):
     """One per job; its workflow id is the job's lock."""
 
     kind = Runbook.SUPERVISE
@@ -72,7 +72,9 @@ class SuperviseJob(Placed):
             while not self.result:
                 await self.next_event()
                 await self.follow_safely()
+                await self.retire()
                 await self.begin_anew()
+            await self.leave_nothing()
             await self.close()
         except BaseException as error:
             if is_cancelled_exception(error):
@@ -86,6 +88,8 @@ class SuperviseJob(Placed):
     @workflow.signal(name=Signal.CHANGED)
     def changed(self, native: NativeJob) -> None:
         """The watch saw the job move."""
+        if self.is_former(native) or self.is_successor(native):
+            return
         if self.inp.fingerprint and native.fingerprint != self.inp.fingerprint:
             self.tell(
                 f"another job {native.native_id} on {native.cluster} claims the name {self.inp.job}; left alone"
@@ -134,7 +138,7 @@ class SuperviseJob(Placed):
             raise ApplicationError("another order waits already", type=REFUSED)
         if order.valid_until is not None and self.now() > order.valid_until:
             raise ApplicationError("the order is too old: no worker took it in time; give it again", type=REFUSED)
-        if order.want not in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
+        if order.want not in MOVES:
             raise ApplicationError(f"cannot order {order.want}", type=REFUSED)
 
     @workflow.query(name=VIEW)
@@ -179,11 +183,11 @@ class SuperviseJob(Placed):
             return
         await workflow.wait_condition(workflow.all_handlers_finished)
         self.stop_if_cancelled()
-        if self.inbox or self.orders or self.news is not None:
+        if self.inbox or self.orders or self.news is not None or self.successor is not None:
             return
         workflow.continue_as_new(
             self.carry_over().model_copy(update={"seen": tuple(self.seen), "left_at": self.left_at}),
-            memo={FINGERPRINT_MEMO: self.inp.fingerprint},  # what was noted after the start is not carried by itself
+            memo=self.memo(),  # what was noted after the start is not carried by itself
         )
 
     async def next_event(self) -> None:
@@ -191,13 +195,15 @@ class SuperviseJob(Placed):
         self.stop_if_cancelled()
         try:
             await workflow.wait_condition(
-                lambda: self.news is not None or bool(self.inbox) or bool(self.orders),
+                lambda: self.news is not None or bool(self.inbox) or bool(self.orders) or self.woken(),
                 timeout=LOOK_AFTER_SUBMIT if self.unsure else LOOK_EVERY,
                 timeout_summary="then look by ourselves",
             )
         except TimeoutError:
             self.unsure = False
             self.news = await self.look_if_possible()
+            if self.news is None:
+                await self.move_if_lost()
 
     async def follow_safely(self) -> None:
         """What cannot be done now is said and looked at again; the runbook itself never fails over it."""
@@ -209,6 +215,7 @@ class SuperviseJob(Placed):
 
     async def follow(self) -> None:
         """Decides what the newest native state, the evidence and the orders mean."""
+        self.follow_successor()
         if self.news is not None:
             self.native, self.news = self.news, None
             await self.follow_native(self.native)
@@ -342,7 +349,7 @@ class SuperviseJob(Placed):
             return
         if verdict.rule in PREEMPTED and self.waits_held():
             await self.let_go_on(verdict, decision, detected)
-        elif decision.action in {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
+        elif decision.action in MOVES:
             result = await self.run_recovery(verdict, decision, detected, want)
             await self.book(result, verdict, decision)
         elif decision.action is Action.REFUSE:
@@ -425,6 +432,23 @@ class SuperviseJob(Placed):
                 more, self.inbox = self.mine(self.inbox), []
                 await self.recover((*more, *self.no_step_evidence(result)))
         elif result.ended in {RecoveryEnd.DENIED, RecoveryEnd.GIVEN_UP, RecoveryEnd.CANCELLED}:
+            self.leave_as(result.text)
+
+    async def move_if_lost(self) -> None:
+        """Its cluster is lost: the job goes elsewhere, or a person has said no and it stays until that cluster answers."""
+        lost = await self.lost_cluster()
+        if lost is None:
+            return
+        verdict, decision = lost
+        self.taken_up = self.now()
+        result = await self.run_recovery(verdict, decision, self.silent_since or self.taken_up, None)
+        self.book_recovery(result, verdict, decision)
+        await self.save_report("incident")
+        if result.cluster:
+            self.news = await self.look()
+        elif result.ended is RecoveryEnd.NOT_NEEDED:
+            self.answered()
+        else:
             self.leave_as(result.text)
 
     def leave_as(self, text: str) -> None:
