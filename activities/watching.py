@@ -88,8 +88,8 @@ class WatchActivities(Owner):
         await self._supervise(cluster, name, job)
 
     async def _is_over(self, name: str, job: NativeJob) -> bool:
-        """A closed runbook of this very job was ended by a person or gave it up, or the job has left this object behind
-        when it moved to another cluster: hands off."""
+        """A closed runbook of this very job was ended by a person or gave it up, or the job has left this object when
+        it moved to another cluster: hands off."""
         try:
             seen = await self.runtime.client.get_workflow_handle(job_workflow_id(name)).describe()
         except RPCError as error:
@@ -97,7 +97,7 @@ class WatchActivities(Owner):
                 return False
             raise
         kept = await seen.memo_value(FINGERPRINT_MEMO, default="", type_hint=str)
-        left = await seen.memo_value(LEFT_MEMO, default=[], type_hint=list[str])
+        left: list[str] = await seen.memo_value(LEFT_MEMO, default=[], type_hint=list[str])
         return seen.status is not WorkflowExecutionStatus.RUNNING and job.fingerprint in {kept, *left}
 
     async def _supervise(self, cluster: str, name: str, job: NativeJob) -> None:

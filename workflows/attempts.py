@@ -10,10 +10,9 @@ from temporalio.exceptions import ActivityError, ChildWorkflowError, is_cancelle
 with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.budget import record_checkpoint
-    from fleet.decision import Action, Decision, DecisionInput
-    from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source, Verdict
+    from fleet.decision import Action, Decision
+    from fleet.faults.evidence import Evidence, FaultClass, Kind, Source, Verdict
     from fleet.identity import job_workflow_id
-    from fleet.ladder import unusable
     from fleet.ledger import Attempt, Ledger, Rung
     from fleet.model import NativeJob, Phase, Progress
     from fleet.report import job_report
@@ -26,7 +25,6 @@ with workflow.unsafe.imports_passed_through():
         Runbook,
         SuperviseInput,
     )
-    from fleet.transfer import Moves, moves_of
     from workflows import attributes
     from workflows.base import Abandoned, Book, StepFailed
 
@@ -274,111 +272,7 @@ class Attempts(Book):
             detail=detail[:1000],
         )
 
-    # -- judging and deciding
-
-    async def judge(self, evidence: tuple[Evidence, ...], want: Order | None) -> Verdict:
-        """Adds what the cluster knows to what was seen, and judges. A person's order needs no verdict."""
-        self.at("judge", waits="evidence from the cluster")
-        if want is not None:
-            self.verdict = Verdict(
-                fault=FaultClass.UNKNOWN,
-                culprit=Culprit(job=self.inp.job),
-                rule="order",
-                title=f"{want.by} ordered it: {want.reason}",
-                confidence=1.0,
-            )
-            return self.verdict
-        last = self.ledger.last
-        gathered = await self.must(
-            api.GATHER,
-            api.Gather(
-                cluster=self.inp.cluster,
-                native_id=self.native_id,
-                job=self.inp.job,
-                nodes=last.nodes if last else (),
-                restarts=last.restarts if last else 0,
-            ),
-            cluster=self.inp.cluster,
-            summary="gather evidence",
-        )
-        known = (*evidence, *gathered.evidence, *await self.waited_for())
-        self.verdict = await self.must(
-            api.JUDGE,
-            api.JudgeIn(cluster=self.inp.cluster, evidence=known, job=self.inp.job),
-            summary="judge",
-        )
-        workflow.upsert_search_attributes([attributes.FAULT.value_set(self.verdict.fault)])
-        self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
-        self.tell(f"verdict: {self.verdict.title}")
-        return self.verdict
-
-    async def waited_for(self) -> tuple[Evidence, ...]:
-        """What its ranks' dumps say, where the job names a folder for them. Nobody waits for a person over it."""
-        native, last = self.native, self.ledger.last
-        if native is None or last is None or native.tokens.dumps is None:
-            return ()
-        try:
-            found = await self.act(
-                api.DIAGNOSE_HANG,
-                api.Hang(
-                    cluster=self.inp.cluster,
-                    native_id=self.native_id,
-                    job=self.inp.job,
-                    nodes=last.nodes,
-                    since=last.running_at or 0.0,
-                ),
-                cluster=self.inp.cluster,
-                summary="compare the ranks' dumps",
-            )
-        except StepFailed as failed:
-            self.tell(f"the ranks' dumps were not read: {failed}")
-            return ()
-        return found.evidence
-
-    async def decide(self, verdict: Verdict, want: Order | None) -> Decision:
-        """The ladder's next step under today's policy."""
-        self.at("decide")
-        native, last = self.native, self.ledger.last
-        ruled_out = want.exclude if want else ()
-        free = await self.must(
-            api.COUNT_FREE,
-            api.NeedsNodes(
-                cluster=self.inp.cluster,
-                native_id=self.native_id,
-                exclude=(*unusable(self.ledger, verdict), *ruled_out),
-                own=last.nodes if last else (),
-                wanted=native.nodes_wanted if native else 0,
-            ),
-            cluster=self.inp.cluster,
-            summary="count free nodes",
-        )
-        decision = await self.must(
-            api.DECIDE,
-            DecisionInput(
-                cluster=self.inp.cluster,
-                verdict=verdict,
-                ledger=self.ledger,
-                at=self.now(),
-                free_nodes=free.free,
-                nodes_wanted=native.nodes_wanted if native else 1,
-                want=want.want if want else None,
-                exclude=ruled_out,
-                moves=self.moves(want),
-                opted_in=native is not None and native.tokens.transfer,
-            ),
-            summary="decide the next step",
-        )
-        self.facts["Decision"] = f"{decision.action}: {decision.why}"
-        self.facts["Tries left"] = str(decision.budget_left)
-        self.tell(f"decision: {decision.action}, {decision.why}")
-        return decision
-
     # -- moving
-
-    def moves(self, want: Order | None) -> Moves:
-        """What says whether it could go to another cluster; a person may have named the one."""
-        known = moves_of(self.inp.home, self.native)
-        return known.model_copy(update={"clusters": (want.to,)}) if want is not None and want.to else known
 
     async def transfer_input(self, inp: RecoveryInput, want: Order | None) -> RecoveryInput:
         """What a move to another cluster needs beside. Raises StepFailed where the job cannot be submitted again."""
@@ -482,7 +376,7 @@ class Attempts(Book):
         elif native is not None:
             self.native = native
         new = native is not None and (bool(result.cluster) or native.restarts > last.restarts)
-        if native is None or not new or result.ended not in _RUNS_NOW and not result.cluster:
+        if native is None or not new or (result.ended not in _RUNS_NOW and not result.cluster):
             return
         self.append(
             _rung(result, decision),

@@ -1,5 +1,5 @@
-"""What `SuperviseJob` does for a job that leaves its cluster: notice that the cluster is lost, prepare the move, follow
-the job to where it is now, and end what it left behind."""
+"""What `SuperviseJob` does for a job that leaves its cluster: notice that the cluster is lost, prepare the move,
+follow the job to where it is now, and end what it left behind."""
 
 from datetime import timedelta
 
@@ -31,10 +31,11 @@ class Moving(Placed):
 
     silent_since: float | None = None
     """Since when its cluster does not answer."""
-    lost_told: bool = False
-    """What a lost cluster means was decided; not again until it has answered."""
+    news: NativeJob | None
     left_at: int | None
     ended_at: int | None
+    lost_told: bool = False
+    """What a lost cluster means was decided; not again until it has answered."""
     retire_at: float = 0.0
     """When what the job left behind is to be asked for again."""
     successor: NativeJob | None = None

@@ -9,10 +9,10 @@ with workflow.unsafe.imports_passed_through():
     from fleet.placing import PlaceWish
     from fleet.runbooks import FINGERPRINT_MEMO, PlaceInput, PlaceResult, Runbook
     from workflows import attributes
-    from workflows.attempts import Attempts
+    from workflows.judging import Judging
 
 
-class Placed(Attempts):
+class Placed(Judging):
     """A job that may have to be placed first."""
 
     async def place(self, wish: PlaceWish) -> str:

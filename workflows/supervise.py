@@ -435,7 +435,7 @@ class SuperviseJob(Moving):
             self.leave_as(result.text)
 
     async def move_if_lost(self) -> None:
-        """Its cluster is lost: the job goes elsewhere, or a person has said no and it stays until that cluster answers."""
+        """Its cluster is lost: the job goes elsewhere, or stays until that cluster answers because a person said no."""
         lost = await self.lost_cluster()
         if lost is None:
             return

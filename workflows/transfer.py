@@ -3,8 +3,8 @@
 choose -> preflight -> stop -> fence -> copy -> prove -> submit -> running -> first new step
 
 Up to the stop nothing is touched. From there to the submit the job stays held in the queue that it leaves, which is
-safe and is said; what was copied stays and is gone on from. After the submit the only way is forward. The object in the
-cluster that the job leaves is ended by the job's own runbook, as soon as that cluster can be asked.
+safe and is said; what was copied stays and is gone on from. After the submit the only way is forward. The object in
+the cluster that the job leaves is ended by the job's own runbook, as soon as that cluster can be asked.
 """
 
 from datetime import timedelta
@@ -159,7 +159,7 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         allowed = await self.allowed(
             "approve",
             title=f"Copy {size_text(found.size)} for {self.inp.job} to {self.cluster}",
-            why=f"Its newest complete checkpoint, step {found.step}, is larger than across_size ({size_text(limit)}).",
+            why=f"Its newest complete checkpoint, step {found.step}, is above across_size ({size_text(limit)}).",
             steps=self.plan(),
             evidence=self.inp.verdict.shown,
             requester=self.inp.requester,
