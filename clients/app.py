@@ -64,6 +64,7 @@ COMMANDS = (
 START = (
     Command("restart", "clients.commands.jobs:restart", "Restart a job on the same nodes.", None),
     Command("failover", "clients.commands.jobs:failover", "Move a job to other nodes of its cluster.", None),
+    Command("transfer", "clients.commands.jobs:transfer", "Move a job to another cluster.", None),
     Command("heal", "clients.commands.nodes:heal", "Isolate, repair, check and return a node.", None),
 )
 
@@ -79,7 +80,7 @@ def make_app(more: Sequence[Command] = ()) -> App:
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(show_default=False),
     )
-    start = App(name="start", help="Start a restart, a failover or a repair.", group=ACT, sort_key=0)
+    start = App(name="start", help="Start a restart, a move or a repair.", group=ACT, sort_key=0)
     add(start, START, default_parameter=_OURS)
     app.command(start)
     add(app, COMMANDS, default_parameter=_OURS)

@@ -13,7 +13,7 @@ from clients.ask_cluster import read
 from clients.errors import CliError
 from clients.nodes import cluster_of, ordered_verdict
 from clients.shapes import DryRun
-from fleet.decision import Action, Decision, DecisionInput
+from fleet.decision import Decision, DecisionInput
 from fleet.faults.evidence import Culprit, FaultClass, Verdict
 from fleet.identity import guard_workflow_id, job_workflow_id, node_workflow_id
 from fleet.ladder import next_step, unusable
@@ -22,18 +22,11 @@ from fleet.model import NativeJob
 from fleet.plans import MOVES, PlannedStep, decided_steps, heal_steps, observed_ledger, when
 from fleet.policy import Policy, Step
 from fleet.runbooks import Lease, Runbook
+from fleet.transfer import Moves, moves_of
 
 
-async def move(
-    client: Client,
-    ref: jobs.JobRef,
-    want: Action,
-    by: str,
-    reason: str,
-    exclude: tuple[str, ...],
-    policy: Policy,
-) -> DryRun:
-    """A restart or a failover of a job. Raises CliError when the order would be refused."""
+async def move(client: Client, ref: jobs.JobRef, want: jobs.Wanted, policy: Policy) -> DryRun:
+    """A restart, a failover or a transfer of a job. Raises CliError when the order would be refused."""
     native, kept = await jobs.native_of(client, ref)
     await _refused(ref, native)
     ledger = kept or observed_ledger(ref.job, native)
@@ -41,7 +34,7 @@ async def move(
         fault=FaultClass.UNKNOWN,
         culprit=Culprit(job=ref.job),
         rule="order",
-        title=f"{by} ordered it: {reason}",
+        title=f"{want.by} ordered it: {want.reason}",
         confidence=1.0,
     )
     own = ledger.last.nodes if ledger.last else ()
@@ -51,7 +44,7 @@ async def move(
         api.NeedsNodes(
             cluster=ref.cluster,
             native_id=native.native_id,
-            exclude=(*unusable(ledger, verdict), *exclude),
+            exclude=(*unusable(ledger, verdict), *want.exclude),
             own=own,
         ),
         ref.cluster,
@@ -64,13 +57,22 @@ async def move(
             at=time.time(),
             free_nodes=free.free,
             nodes_wanted=native.nodes_wanted,
-            want=want,
-            exclude=exclude,
+            want=want.action,
+            exclude=want.exclude,
+            moves=await _moves(ref, native, want.to),
+            opted_in=native.tokens.transfer,
         ),
         policy,
     )
     frozen = await _freeze(client, ref.cluster)
     return _job_plan(ref, native, ledger, decision, adopted=kept is None, frozen=frozen)
+
+
+async def _moves(ref: jobs.JobRef, native: NativeJob, to: str) -> Moves:
+    """What its runbook knows of where it could go; a job without one could go where its own script runs."""
+    view = (await talk.view_of(ref.handle))[0] if ref.handle is not None else None
+    known = (view.moves if view is not None else None) or moves_of(None, native)
+    return known.model_copy(update={"clusters": (to,)}) if to else known
 
 
 async def _refused(ref: jobs.JobRef, native: NativeJob) -> None:
@@ -80,7 +82,7 @@ async def _refused(ref: jobs.JobRef, native: NativeJob) -> None:
         return
     seen = await ref.handle.describe()
     for child in seen.raw_description.pending_children:
-        if child.workflow_type_name in {Runbook.RESTART, Runbook.FAILOVER}:
+        if child.workflow_type_name in {Runbook.RESTART, Runbook.FAILOVER, Runbook.TRANSFER}:
             raise CliError(f"{child.workflow_id} is under way already; cancel it first")
 
 

@@ -262,11 +262,31 @@ def refuse_ended(ref: JobRef, native: NativeJob) -> None:
         raise CliError(f"{ref.job} has ended ({native.phase}); there is nothing to move. Submit it again")
 
 
-async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str, exclude: tuple[str, ...]) -> Started:
-    """A restart or a failover, through the job's runbook; a job without one is adopted, the caller's word is the
-    consent. Raises Refused with the id of what is under way already."""
+class Wanted(NamedTuple):
+    """A person's order for a job."""
+
+    action: Action
+    by: str
+    reason: str
+    exclude: tuple[str, ...] = ()
+    to: str = ""
+    """Cluster of a transfer; empty: any."""
+
+
+async def order(client: Client, ref: JobRef, want: Wanted) -> Started:
+    """A move of a job, through its runbook; a job without one is adopted, the caller's word is the consent.
+
+    Raises Refused with the id of what is under way already.
+    """
     identity = job_workflow_id(ref.job)
-    wish = Order(want=want, by=by, reason=reason, exclude=exclude, valid_until=time.time() + ORDER_VALID)
+    wish = Order(
+        want=want.action,
+        by=want.by,
+        reason=want.reason,
+        exclude=want.exclude,
+        to=want.to,
+        valid_until=time.time() + ORDER_VALID,
+    )
     key = f"order-{secrets.token_hex(8)}"
     if ref.handle is not None:
         accepted = await talk.update(ref.handle, Update.ORDER, wish, Accepted, identity=key)
@@ -288,10 +308,10 @@ async def order(client: Client, ref: JobRef, want: Action, by: str, reason: str,
                 cluster=ref.cluster,
                 native_id=native.native_id,
                 fingerprint=native.fingerprint,
-                by=by,
+                by=want.by,
             ),
             attributes=talk.search_attributes(cluster=ref.cluster, job=ref.job),
-            summary=f"{ref.job} on {ref.cluster}, adopted by {by}",
+            summary=f"{ref.job} on {ref.cluster}, adopted by {want.by}",
             memo={FINGERPRINT_MEMO: native.fingerprint},
         )
     return Started(id=identity, state="ordered", text=accepted.text, ui=talk.link(client, identity))

@@ -21,6 +21,7 @@ KINDS = {
     "place": Runbook.PLACE,
     "restart": Runbook.RESTART,
     "failover": Runbook.FAILOVER,
+    "transfer": Runbook.TRANSFER,
     "node": Runbook.HEAL,
     "ask": Runbook.ASK,
     "watch": Runbook.WATCH,

@@ -1,7 +1,7 @@
 """The ladder: which step is next for a job in trouble (DESIGN.md section 4). Pure, so a dry run tells the truth.
 
-In place, then elsewhere in the cluster, then in another one, then a person. Every budget ends in a question, never in a
-silence.
+In place, then elsewhere in the cluster, then in another one, then a person. Every budget ends in a question, never
+in a silence.
 """
 
 from collections.abc import Iterable
@@ -230,9 +230,7 @@ def _sorted(nodes: Iterable[str]) -> tuple[str, ...]:
 # -- words
 
 _FREE_OR_MOVE = "free or return nodes, or move the job by hand"
-_NOWHERE_ELSE = (
-    "cannot move to another cluster: it has no template for one, or its checkpoint no way there (`sites` in fleet.yaml)"
-)
+_NOWHERE_ELSE = "cannot move to another cluster: it has no template for one, or its checkpoint no way there (`sites`)"
 
 
 def _what(verdict: Verdict) -> str:

@@ -14,7 +14,7 @@ from fleet.orders import JobSpec
 from fleet.people import Outcome, Question
 from fleet.placement import Placement
 from fleet.placing import PlaceWish
-from fleet.transfer import Former
+from fleet.transfer import Former, Moves
 from fleet.waves import Wave, WaveCount
 
 
@@ -334,6 +334,8 @@ class View(Value):
     result: str = ""
     placement: Placement | None = None
     """Of a placement: the last choice, with the reason for each cluster."""
+    moves: Moves | None = None
+    """Of a job: what says whether it could go to another cluster."""
 
 
 RecoveryResult.model_rebuild()

@@ -1,4 +1,6 @@
-"""A move to another cluster, as far as it is arithmetic: could the job go there, and what is submitted. `FailoverAcrossClusters` does it; the ladder and a dry run ask here.
+"""A move to another cluster, as far as it is arithmetic: could the job go there, and what is submitted.
+
+`FailoverAcrossClusters` does it; the ladder and a dry run ask here.
 """
 
 from fleet.errors import InvalidInputError

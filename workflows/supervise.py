@@ -150,6 +150,7 @@ class SuperviseJob(Moving):
             ledger=self.ledger,
             op=self.op,
             result=self.result,
+            moves=self.moves(None),
         )
 
     # -- the loop
@@ -435,7 +436,7 @@ class SuperviseJob(Moving):
             self.leave_as(result.text)
 
     async def move_if_lost(self) -> None:
-        """Its cluster is lost: the job goes elsewhere, or stays until that cluster answers because a person said no."""
+        """Its cluster is lost: the job goes elsewhere, or stays until that one answers if a person said no."""
         lost = await self.lost_cluster()
         if lost is None:
             return

@@ -214,8 +214,32 @@ def failover(
     return _order("failover_in_cluster", job, exclude, reason, dry_run, as_, fleet, common)
 
 
+def transfer(
+    job: str,
+    /,
+    *,
+    reason: Reason,
+    to: str = "",
+    dry_run: DryRunFlag = False,
+    as_: As = None,
+    fleet: Fleet = None,
+    common: Common = COMMON,
+) -> int:
+    """Move a job with its newest complete checkpoint to another cluster. Budgets and modes of the policy still hold.
+
+    Parameters
+    ----------
+    job
+        Fleet name, CLUSTER/NATIVEID, CLUSTER/NAME or CLUSTER/NAMESPACE/NAME.
+        A job that is not supervised is adopted by your word.
+    to
+        The cluster. Default: the best one that can take it.
+    """
+    return _order("failover_across_clusters", job, (), reason, dry_run, as_, fleet, common, to)
+
+
 def _order(
-    want: Literal["restart_in_place", "failover_in_cluster"],
+    want: Literal["restart_in_place", "failover_in_cluster", "failover_across_clusters"],
     job: str,
     exclude: tuple[str, ...],
     reason: str,
@@ -223,6 +247,7 @@ def _order(
     as_: str | None,
     fleet: Path | None,
     common: Common,
+    to: str = "",
 ) -> int:
     from clients import dry_runs, jobs, render
     from clients.fleet_file import needed_policy, policy
@@ -233,16 +258,18 @@ def _order(
 
     action, by, screen = Action(want), caller(as_), common.screen
     nodes = tuple(checked_name(node, "node") for node in exclude)
-    found = needed_policy(fleet) if dry_run else policy(fleet)
+    found = needed_policy(fleet) if dry_run or to else policy(fleet)
+    if to and found is not None:
+        found.cluster(checked_name(to, "cluster"))
 
     async def work(client: "Client") -> int:
         ref = await jobs.find_job(client, job, found)
         await check_nodes(client, ref.cluster, nodes)
         if dry_run and found is not None:
-            plan = await dry_runs.move(client, ref, action, by, reason, nodes, found)
+            plan = await dry_runs.move(client, ref, jobs.Wanted(action, by, reason, nodes, to), found)
             screen.one(plan, name=plan.id, page=render.dry_run_page(plan))
             return 0
-        done = await jobs.order(client, ref, action, by, reason, nodes)
+        done = await jobs.order(client, ref, jobs.Wanted(action, by, reason, nodes, to))
         screen.answer(done, name=done.id, text=f"{done.id}: {done.text}")
         return 0
 

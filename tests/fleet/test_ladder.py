@@ -292,11 +292,11 @@ def test_an_order_relocates_no_user_fault_but_may_restart_it() -> None:
     assert decide(what, book(), want=RESTART).action is RESTART
 
 
-def test_an_order_to_another_cluster_is_a_question() -> None:
+def test_an_order_to_another_cluster_that_the_job_cannot_go_to_is_a_question() -> None:
     found = ordered(Action.FAILOVER_ACROSS_CLUSTERS, book())
 
     assert found.action is Action.ASK
-    assert "this release cannot move a job to another cluster" in found.why
+    assert "it has no template for one, or its checkpoint no way there" in found.why
 
 
 @pytest.mark.parametrize("want", [Action.NOTHING, Action.ASK, Action.REFUSE])

@@ -3,7 +3,7 @@
 from fleet.decision import Action, Decision
 from fleet.ledger import Attempt, Rung
 from fleet.model import JobTokens, NativeJob, NodeFacts, NodeState, Phase
-from fleet.plans import decided_steps, heal_steps, observed_ledger, recovery_steps
+from fleet.plans import MOVES, decided_steps, heal_steps, observed_ledger, recovery_steps
 
 AUTO = {
     "evacuate": "auto",
@@ -54,7 +54,7 @@ def test_without_a_declared_signal_nothing_is_signalled() -> None:
 
 def test_a_decision_that_moves_nothing_has_no_steps() -> None:
     ledger = observed_ledger("t", native())
-    for action in set(Action) - {Action.RESTART_IN_PLACE, Action.FAILOVER_IN_CLUSTER}:
+    for action in set(Action) - MOVES:
         assert decided_steps(Decision(action=action, why="w"), native(), ledger) == ()
     move = Decision(action=Action.FAILOVER_IN_CLUSTER, why="w", exclude=("a2",))
     assert "without a2" in decided_steps(move, native(), ledger)[3]
