@@ -29,6 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.base import Abandoned, Book, StepFailed
 
 
+LOOK_EVERY = timedelta(seconds=60)
+"""How often a job is looked at without a signal: the net under a lost watch."""
 LOOK_BRIEFLY = timedelta(seconds=60)
 """How long a look without a reason may try: then the cluster counts as silent since the look before."""
 _CHILDREN = {

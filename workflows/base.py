@@ -44,6 +44,10 @@ LAST_WORDS = timedelta(seconds=30)
 """Budget of a step that only describes or gives back while a cancelled runbook ends: nobody waits longer for that."""
 
 
+ASK_BRIEFLY = timedelta(seconds=30)
+"""Within this time a cluster answers, or is taken for one that does not; nothing of the job waits for it longer."""
+
+
 class StepFailed(Exception):  # noqa: N818 - a step that failed, in the words of the runbook
     """A step's retries are spent, or it was refused."""
 

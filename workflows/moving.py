@@ -17,11 +17,9 @@ with workflow.unsafe.imports_passed_through():
     from fleet.transfer import Former
     from fleet.units import duration_text
     from workflows import attributes
-    from workflows.base import StepFailed
+    from workflows.base import ASK_BRIEFLY, StepFailed
     from workflows.placed import Placed
 
-ASK_BRIEFLY = timedelta(seconds=30)
-"""How long one asking of a cluster that the job has left may last: nothing of the job's waits for it."""
 RETIRE_EVERY = 600.0
 """Seconds between two askings of such a cluster while its watch says nothing."""
 

@@ -33,13 +33,12 @@ with workflow.unsafe.imports_passed_through():
         Update,
         View,
     )
+    from workflows.attempts import LOOK_EVERY
     from workflows.base import Abandoned, StepFailed
     from workflows.moving import Moving
 
 REMEMBERED = 500
 """Evidence keys remembered against repeats, also over continue-as-new."""
-LOOK_EVERY = timedelta(seconds=60)
-"""How often the job is looked at without a signal: the net under a lost watch."""
 LOOK_AFTER_SUBMIT = timedelta(seconds=5)
 """A controller that dies within 1 to 2 s loses a submit that it had acknowledged (measured): look once more then."""
 

@@ -7,8 +7,6 @@ safe and is said; what was copied stays and is gone on from. After the submit th
 the cluster that the job leaves is ended by the job's own runbook, as soon as that cluster can be asked.
 """
 
-from datetime import timedelta
-
 from temporalio import workflow
 from temporalio.common import SearchAttributePair
 from temporalio.exceptions import ChildWorkflowError, is_cancelled_exception
@@ -38,13 +36,11 @@ with workflow.unsafe.imports_passed_through():
     from fleet.transfer import moved_wish
     from fleet.units import size_text
     from workflows import attributes
-    from workflows.base import StepFailed
+    from workflows.base import ASK_BRIEFLY, StepFailed
     from workflows.choosing import Choosing
     from workflows.recovery import Recovery
     from workflows.targets import Targets
 
-ASK_BRIEFLY = timedelta(seconds=30)
-"""Within this time a cluster answers, or it is taken for one that does not."""
 PROOFS = 3
 """How often a copy is made again of which something differs at the target; then it is the storage's fault."""
 

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -119,14 +119,16 @@ class Stage:
         modes: Mapping[str, str] | None = None,
         limits: Mapping[str, str] | None = None,
         more: str = "",
+        sites: Mapping[str, Path] | None = None,
     ) -> None:
-        """Every step automatic, with the changes given. May be called again while runbooks run."""
+        """Every step automatic, with the changes given. May be called again while runbooks run. `sites`: storage of
+        each cluster, by the cluster's name."""
         all_modes = dict.fromkeys(map(str, Step), "auto") | dict(modes or {})
         rows = [
             "version: 1",
             "clusters:",
-            "  alpha: {kind: sim, path: world.sqlite}",
-            "  beta: {kind: sim, path: world.sqlite}",
+            *(f"  {name}: {{kind: sim, path: world.sqlite{_site(name, sites)}}}" for name in ("alpha", "beta")),
+            *(("sites:", *(f"  at-{name}: {{mount: {path}}}" for name, path in sites.items())) if sites else ()),
             "modes: {" + ", ".join(f"{k}: {v}" for k, v in all_modes.items()) + "}",
             "limits:",
             *(f"  {k}: {v}" for k, v in (LIMITS | dict(limits or {})).items()),
@@ -134,12 +136,12 @@ class Stage:
         ]
         self.policy_file.write_text("\n".join(rows) + "\n")
 
-    async def start_worker(self, *clusters: str, embedded: bool = True) -> None:
+    async def start_worker(self, *clusters: str, embedded: bool = True, sites: Sequence[str] = ()) -> None:
         """Runbooks and the given clusters (`alpha` by default), as the real worker wires them."""
         self._stop = asyncio.Event()
         self.runtime = await open_runtime(self.client, self.policy_file, self.folder, embedded=embedded)
         self._worker = asyncio.create_task(
-            run_worker(self.runtime, clusters or ("alpha",), stop=self._stop, interceptors=[self.gates])
+            run_worker(self.runtime, clusters or ("alpha",), sites=sites, stop=self._stop, interceptors=[self.gates])
         )
         for cluster in clusters or ("alpha",):
             for workflow_id in (f"watch/{cluster}", f"guard/{cluster}"):
@@ -492,3 +494,7 @@ async def make_namespace(address: str, name: str) -> str:
         else:
             return name
     raise AssertionError(f"the server never learned of the namespace {name}")
+
+
+def _site(cluster: str, sites: Mapping[str, Path] | None) -> str:
+    return f", site: at-{cluster}" if sites and cluster in sites else ""
