@@ -12,7 +12,7 @@ from fleet.identity import job_workflow_id
 from fleet.model import Value
 from fleet.orders import JobSpec
 from workers.fleets import ALL_AUTO
-from workflows.supervise import LOOK_EVERY
+from workflows.attempts import LOOK_EVERY
 
 CLUSTER = "alpha"
 QUIET = 10.0
