@@ -42,6 +42,8 @@ OF_A_KIND = (
     "test_the_next_attempt_runs_elsewhere_and_resumes_from_the_checkpoint",
     "test_starting_twice_makes_one_attempt",
     "test_in_place_keeps_the_nodes_and_leaves_nothing_pinned",
+    "test_a_later_submission_is_another_native_object_and_each_is_made_once",
+    "test_cancel_ends_a_held_waiting_job_for_good_and_twice_is_once",
 )
 """What a kind itself decides; what all kinds share is proven on a plain Job."""
 SETTLE = 5.0

@@ -78,6 +78,36 @@ async def test_doubles_of_a_key_are_dropped_before_any_of_them_starts(alpha: Clu
         assert (gone.phase, gone.started_at, gone.nodes) == (Phase.CANCELLED, gone.started_at, ())
 
 
+async def test_doubles_of_a_later_submission_are_dropped_and_the_first_ones_job_is_left_alone(alpha: Cluster) -> None:
+    first = await alpha.backend.submit(small("dup", "sleep 300", "--cpus-per-task=1"))
+    comment = "--comment=gpu-runbooks.io/supervise gpu-runbooks.io/job=dup gpu-runbooks.io/epoch=1"
+    ids = [await alpha.quick_job("small.dup", "sleep 300", "--hold", comment) for _ in range(2)]
+    second = await alpha.backend.submit(small("dup").model_copy(update={"epoch": 1}))
+    assert second.native_id == ids[0]
+    assert (await alpha.backend.job(ids[1])).phase is Phase.CANCELLED
+    await job_in(alpha, first.native_id, Phase.RUNNING)
+    assert await live_with_key(alpha, "dup") == [first.native_id, ids[0]]
+
+
+async def test_ranks_see_the_environment_of_their_submission_in_each_attempt(alpha: Cluster) -> None:
+    say = "srun sh -c 'echo \"$GPU_RUNBOOKS_EPOCH.$SLURM_RESTART_COUNT $GPU_RUNBOOKS_CHECKPOINT\"'; sleep 300"
+    root = "/ckpt/with space, comma and 'quotes'"
+    told = alpha.work / "told"
+    spec = small("told", say, f"--output={told}").model_copy(
+        update={"epoch": 3, "env": {"GPU_RUNBOOKS_CHECKPOINT": root}}
+    )
+    job = await alpha.backend.submit(spec)
+
+    async def lines() -> list[str]:
+        return told.read_text().splitlines() if told.exists() else []
+
+    await until(lines, lambda seen: seen == [f"3. {root}"])
+    await alpha.backend.adopt(job.native_id)
+    await stopped(alpha, job.native_id)
+    await alpha.backend.start_attempt(StartOrder(native_id=job.native_id, restarts=1))
+    await until(lines, lambda seen: f"3.1 {root}" in seen)
+
+
 async def test_a_job_that_the_controller_lost_is_made_again_and_its_reused_id_is_no_confusion(alpha: Cluster) -> None:
     await alpha.backend.submit(small("first"))
     lost = await alpha.backend.submit(small("lost"))
