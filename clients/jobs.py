@@ -19,7 +19,15 @@ from clients.fleet_file import checked_cluster, known_clusters
 from clients.names import name
 from clients.shapes import Started
 from fleet.decision import Action
-from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, fleet_name, job_workflow_id, op_id, parse_tokens
+from fleet.identity import (
+    RUNBOOKS_QUEUE,
+    TOKEN_PREFIX,
+    fleet_name,
+    job_workflow_id,
+    newest_submissions,
+    op_id,
+    parse_tokens,
+)
 from fleet.ledger import Ledger
 from fleet.model import JobTokens, NativeJob, label_safe
 from fleet.orders import JobSpec
@@ -210,8 +218,8 @@ async def _by_fleet_name(client: Client, job: str, policy: Policy | None) -> Job
         raise usage(f"no runbook job/{job} runs, and no cluster is known to look for it: write CLUSTER/{job}")
     answers, failed = await read_each(client, api.FIND_JOB, {c: api.FindJob(cluster=c, job=job) for c in clusters})
     hits = [(cluster, hit) for cluster, answer in answers.items() for hit in answer.jobs]
-    newest = max((hit.job.tokens.epoch for _, hit in hits if hit.name == job), default=0)
-    hits = [(cluster, hit) for cluster, hit in hits if hit.name != job or hit.job.tokens.epoch == newest]
+    newest = newest_submissions(hit.job for _, hit in hits)
+    hits = [(cluster, hit) for cluster, hit in hits if hit.job in newest]
     if failed and not hits:
         raise CliError(f"{job} was not found, and not every cluster could be asked: {'; '.join(failed.values())}")
     return await only_one(client, job, hits)

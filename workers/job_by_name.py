@@ -28,8 +28,8 @@ async def found(name: str, backends: dict[str, ClusterBackend]) -> tuple[Cluster
             seen += [(backend, job) for job in await backend.jobs(0.0)]
         except FleetError as error:
             failed.append(f"{cluster} could not be asked: {error}")
-    newest = set(map(id, newest_submissions(job for _, job in seen)))
-    current = [pair for pair in seen if id(pair[1]) in newest]
+    newest = frozenset(newest_submissions(job for _, job in seen))
+    current = [pair for pair in seen if pair[1] in newest]
     for among, same in (
         (current, lambda j: fleet_name(j) == name),
         (seen, lambda j: name in {j.native_id, j.native_id.partition("/")[2]}),
