@@ -8,7 +8,7 @@ import yaml
 from activities.backends.kubernetes import marks
 from activities.backends.kubernetes.kinds.base import Release
 from activities.backends.kubernetes.submit import manifest_for, object_name
-from fleet.orders import EPOCH_ENV, JobSpec
+from fleet.orders import CHECKPOINT_ENV, EPOCH_ENV, JobSpec
 
 OWN = [
     {"name": EPOCH_ENV, "value": "7"},
@@ -93,6 +93,13 @@ def test_the_next_object_of_a_later_submission_keeps_its_epoch(name: str) -> Non
     after = kind.successor(made, "llm-e3-g1", Release(generation=1, annotations={}))
     assert after["metadata"]["annotations"][marks.EPOCH] == "3"
     assert {values(env)[EPOCH_ENV] for env in environments(after, kind)} == {"3"}
+
+
+def test_the_checkpoint_root_that_its_ranks_are_told_is_the_one_that_it_declares() -> None:
+    declared = {f"{marks.TOKEN_PREFIX}checkpoint": "/east/llm"}
+    for env, root in (({CHECKPOINT_ENV: "/west/llm"}, "/west/llm"), ({}, "/east/llm")):
+        _, made = manifest_for(spec("Job", 1, env, annotations=declared))
+        assert marks.tokens_of(made["metadata"]["labels"], made["metadata"]["annotations"]).checkpoint == root
 
 
 def test_what_a_manifest_read_from_a_cluster_has_of_ours_is_not_the_new_objects() -> None:

@@ -14,7 +14,7 @@ from activities.backends.kubernetes.view import ClusterView
 from fleet.errors import AmbiguousError, InvalidInputError, NotFoundError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX, op_id
 from fleet.model import NAME_PATTERN, NativeJob
-from fleet.orders import EPOCH_ENV, JobSpec, check_env
+from fleet.orders import CHECKPOINT_ENV, EPOCH_ENV, JobSpec, check_env
 
 SUPERVISE = f"{TOKEN_PREFIX}supervise"
 KINDS_BY_NAME: dict[tuple[str, str], JobKind] = {(kind.api_version, kind.api_kind): kind for kind in KINDS}
@@ -116,6 +116,8 @@ def _mark(made: Raw, spec: JobSpec, longest: int) -> None:
     labels = {key: value for key, value in (meta.get("labels") or {}).items() if key not in marks.OUR_WORDS}
     meta["labels"] = {**labels, SUPERVISE: "true"}
     meta["annotations"] = {**words, f"{TOKEN_PREFIX}job": spec.job, marks.KEY: spec.job}
+    if CHECKPOINT_ENV in spec.env:  # the manifest's own word is of the cluster that it was written for
+        meta["annotations"][f"{TOKEN_PREFIX}checkpoint"] = spec.env[CHECKPOINT_ENV]
     if spec.epoch:
         meta["annotations"][marks.EPOCH] = str(spec.epoch)
     meta["namespace"] = meta.get("namespace") or "default"

@@ -32,7 +32,7 @@ def view(tx: Tx, row: sqlite3.Row) -> NativeJob:
         key=row["key"],
         user=row["user"],
         phase=phase,
-        held=bool(row["held"]),
+        held=bool(row["held"]) and not phase.ended,
         reason=_reason(tx, row, phase),
         restarts=row["restarts"],
         nodes=tuple(json.loads(nodes)) if nodes and (placed or phase.ended) else (),
