@@ -27,6 +27,7 @@ KINDS = {
     "watch": Runbook.WATCH,
     "guard": Runbook.GUARD,
     "lemons": Runbook.LEMONS,
+    "lease": Runbook.LEASE,
 }
 """Words of `runbook list --kind`."""
 FOLLOW_EVERY = 1.0

@@ -42,6 +42,11 @@ def guard_workflow_id(scope: str) -> str:
     return f"guard/{scope}"
 
 
+def lease_workflow_id(cluster: str, native_id: str, restarts: int) -> str:
+    """By what the ranks themselves know; a job's name they need not."""
+    return f"lease/{cluster}/{native_id}/{restarts}"
+
+
 LEMONS = "lemons"
 """Id of the schedule of `FindLemons`; its runs are `lemons-<time>`, for Temporal adds the time."""
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from fleet.decision import Action, Decision
 from fleet.faults.evidence import Evidence, Verdict
+from fleet.lease import LeaseKey, SeatSeen
 from fleet.ledger import Attempt, Ledger, Span
 from fleet.model import FenceReceipt, NativeJob, NodeReceipt, Progress, Value
 from fleet.orders import JobSpec
@@ -31,6 +32,7 @@ class Runbook(StrEnum):
     LEMONS = "FindLemons"
     PLACE = "PlaceJob"
     TRANSFER = "FailoverAcrossClusters"
+    LEASE = "HoldLease"
 
 
 REFUSED = "Refused"
@@ -48,6 +50,7 @@ class Signal(StrEnum):
     REQUEST = "request"  # to a node: heal it, or fence it for a job
     EVACUATED = "evacuated"  # to a node: a job has left it
     WAVE = "wave"  # to a guard: many nodes failed at once
+    JOIN = "join"  # to a lease: a launcher wants a seat
 
 
 class Update(StrEnum):
@@ -60,10 +63,16 @@ class Update(StrEnum):
     ACQUIRE = "acquire"
     RELEASE = "release"
     DROP = "drop"  # to a guard: a person takes nodes out of its waves
+    REVOKE = "revoke"  # to a lease: no renewal succeeds any more
 
 
 VIEW = "view"
 """Query of every runbook: what a person sees of it."""
+
+LEASE_STATE = "lease"
+"""Query of a lease: its seats (`fleet.lease.LeaseState`)."""
+REVOKED_MEMO = "revoked"
+"""Memo key of a lease: why it was taken back, or absent. A launcher reads it by `describe`, which needs no worker."""
 
 FINGERPRINT_MEMO = "fingerprint"
 """Memo key of a job's runbook: which native job it supervises. A closed runbook of this very job means hands off,
@@ -306,6 +315,18 @@ class LeaseAnswer(Value):
     mark: str = ""
     """Op id of the mark with which a wave has isolated the node already: the holder's from now on."""
     marked_at: float = 0.0
+
+
+class LeaseInput(Value):
+    """A launcher's lease: begun by the first launcher, or by whoever takes it back."""
+
+    key: LeaseKey
+    seats: tuple[SeatSeen, ...] = ()
+    """Those of an earlier run, when it is taken back after it ended."""
+
+
+class Revoke(Value):
+    why: str = ""
 
 
 class FreezeOrder(Value):

@@ -32,6 +32,7 @@ from activities.control import ControlActivities
 from activities.copies import CopyActivities
 from activities.hangs import HangActivities
 from activities.jobs import JobActivities
+from activities.leases import LeaseActivities
 from activities.lemons import LemonControlActivities, LemonNodeActivities
 from activities.nodes import NodeActivities
 from activities.placing import PlacingActivities
@@ -122,6 +123,7 @@ def make_workers(
                     *implementations(WaveControlActivities(runtime)),
                     *implementations(LemonControlActivities(runtime)),
                     *implementations(MoveActivities(runtime)),
+                    *implementations(LeaseActivities(runtime)),
                 ],
                 workflow_runner=SandboxedWorkflowRunner(
                     restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)

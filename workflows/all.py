@@ -4,6 +4,7 @@ from workflows.ask import AskHuman
 from workflows.failover import FailoverInCluster
 from workflows.guard import GuardCluster
 from workflows.heal import HealNode
+from workflows.lease import HoldLease
 from workflows.lemons import FindLemons
 from workflows.place import PlaceJob
 from workflows.restart import RestartInPlace
@@ -22,4 +23,5 @@ ALL = (
     GuardCluster,
     FindLemons,
     PlaceJob,
+    HoldLease,
 )
