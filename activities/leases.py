@@ -22,7 +22,7 @@ from fleet.lease import LeaseKey, LeaseLapse, LeaseState, SeatSeen, objections, 
 from fleet.runbooks import LEASE_STATE, LeaseInput, Revoke, Runbook, Update
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-LOOK_EVERY = 5.0
+LOOK_EVERY = 2.0
 """Seconds between two looks at a lease that was taken back."""
 ANSWER_LIMIT = timedelta(seconds=20)
 
