@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fleet.faults.companions import JOB_SIDE, Scene, apply_rules
-from fleet.faults.evidence import EARLIER_BOOT, Evidence, FaultClass, Verdict
+from fleet.faults.companions import apply_rules
+from fleet.faults.evidence import Evidence, FaultClass, Kind, Verdict
 from fleet.faults.reading import Reading, Tier, where
 from fleet.faults.readings import read
 from fleet.faults.repeats import order
+from fleet.faults.scene import JOB_SIDE, Scene
 from fleet.faults.tables import Tables
+from fleet.faults.watermarks import valid
 
-FRESH = 24 * 3600.0
-"""Seconds after which evidence of an unknown boot is void."""
 MAX_TOLD = 20
 """Companions, refusals and evidence keys in one verdict at most: it is read by people."""
 MAX_SHOWN = 6
@@ -32,24 +32,29 @@ def classify(
     evidence: Sequence[Evidence],
     *,
     history: Sequence[Evidence] = (),
+    around: Sequence[Evidence] = (),
     tables: Tables,
     boot: str | Mapping[str, str] | None = None,
     now: float,
 ) -> Verdict:
-    """Judges `evidence`; `history` (past evidence of the same nodes and jobs) only counts repeats.
+    """Judges `evidence`; `history` (past evidence of the same nodes and jobs) only counts repeats, and `around` (what
+    was seen lately elsewhere in the fleet, or on the job's nodes) only tells a common cause and who was killed.
 
     `boot` is the present boot of the node, or node -> boot where several are involved: evidence of another boot is
-    void. `now` in seconds since the epoch.
+    void. `now` in seconds since the epoch. Facts (`Kind.FACT`) may stand in any of the three.
     """
-    valid, refused = _valid(evidence, boot, now)
+    facts = [e for e in (*evidence, *history, *around) if e.kind is Kind.FACT]
+    kept, refused = valid([e for e in evidence if e.kind is not Kind.FACT], facts, boot, now)
     readings: list[Reading] = []
-    for e in valid:
+    for e in kept:
         reading = read(e, tables)
         if reading is None:
             refused.append(f"our own mark is no evidence: {e.kind}{where(e)}")
         else:
             readings.append(reading)
-    scene = Scene(readings, history, tables, now, refused=refused)
+    past = [e for e in history if e.kind is not Kind.FACT]
+    elsewhere = [e for e in around if e.kind is not Kind.FACT]
+    scene = Scene(readings, past, tables, now, elsewhere, facts, refused=refused)
     apply_rules(scene)
     if not scene.readings:
         return Verdict(
@@ -76,24 +81,6 @@ def explain(verdict: Verdict, evidence: Sequence[Evidence]) -> str:
     pieces = sorted(evidence, key=lambda e: (rank.get(e.key, len(rank)), order(e, e.seen_at)))
     lines = Counter(_line(e, used=e.key in rank) for e in pieces)
     return "\n".join([" ".join(said), "", *(f"{line}{_times(count)}" for line, count in lines.items())])
-
-
-def _valid(
-    evidence: Sequence[Evidence], boot: str | Mapping[str, str] | None, now: float
-) -> tuple[list[Evidence], list[str]]:
-    """Evidence of the present boot, each piece once, in a fixed order; and what was void."""
-    kept: dict[tuple[str, str], Evidence] = {}
-    refused: list[str] = []
-    for e in sorted(evidence, key=lambda e: order(e, now)):
-        present = boot.get(e.node or "") if isinstance(boot, Mapping) else boot
-        name = f"{e.kind} {e.code or ''}".strip() + where(e)
-        if e.boot == EARLIER_BOOT or (e.boot and present and e.boot != present):
-            refused.append(f"void: {name} is from before the present boot")
-        elif not (e.boot and present) and e.happened_at is not None and now - e.happened_at > FRESH:
-            refused.append(f"void: {name} is {(now - e.happened_at) / 3600:.0f} h old and of an unknown boot")
-        else:
-            kept.setdefault((e.key, e.detail), e)
-    return list(kept.values()), refused
 
 
 def _root(scene: Scene) -> Reading:
@@ -132,6 +119,7 @@ def _verdict(root: Reading, scene: Scene) -> Verdict:
         companions=_told(companions),
         refused=_told(refused),
         confidence=root.confidence,
+        elsewhere=root.elsewhere,
         catalogue=scene.tables.version,
         evidence=tuple(keys[:MAX_TOLD]),
         evidence_text=(

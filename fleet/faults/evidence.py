@@ -40,7 +40,19 @@ class Kind(StrEnum):
     MEASURED = "measured"  # a figure of a test, with its number in `value`
     FLIGHT_RECORD = "flight_record"  # a collective as one rank's Flight Recorder saw it
     HANG = "hang"  # what the dumps of all ranks say together
+    FACT = "fact"  # a circumstance that a judgement needs and that is neither good nor bad itself; see `Fact`
     UNREADABLE = "unreadable"
+
+
+class Fact(StrEnum):
+    """Codes of `Kind.FACT`."""
+
+    BOOTED = "booted"  # `node` booted at `happened_at`
+    GPU_RESET = "gpu_reset"  # a reset of `gpu`, confirmed, at `happened_at`: what was before it is over
+    SHM_USED = "shm_used"  # `value` GiB in /dev/shm of `node` belong to no live process
+    KNOWN_GOOD = "known_good"  # the program of `job` ran well before, on other GPUs too
+    REPLAY_CLEAN = "replay_clean"  # `job` passed the same step with the same data on other nodes
+    REPLAY_SAME = "replay_same"  # it failed there in the same way
 
 
 EARLIER_BOOT = "earlier"
@@ -77,6 +89,8 @@ class Evidence(Value):
     """Lines that said the same within one burst."""
     value: float | None = None
     """Number that was read or measured, in the unit that the code's own row or the detail names."""
+    nodes: tuple[str, ...] = ()
+    """All nodes of the job's attempt, where known; `node` is the one that the piece is about."""
 
     @property
     def key(self) -> str:
@@ -130,6 +144,8 @@ class Verdict(Value):
     """Other readings and why they were refused."""
     confidence: float = 0.5
     """0 to 1; a rank for people, no probability."""
+    elsewhere: bool = False
+    """A restart on the same nodes would prove nothing or meet the same trouble: the job is to run on other nodes."""
     catalogue: str = ""
     evidence: tuple[str, ...] = ()
     """Keys of the evidence used."""

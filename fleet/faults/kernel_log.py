@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from fleet.faults.evidence import EARLIER_BOOT, Evidence, Kind, Source
+from fleet.faults.evidence import EARLIER_BOOT, Evidence, Fact, Kind, Source
 from fleet.faults.stamps import HEAD, Prefix, read_prefix
 from fleet.faults.tables import KernelTextRow, Tables, load_tables
 from fleet.faults.texts import DETAIL, Parsed, clean, decoded, digest, junk, unreadable
@@ -41,15 +41,20 @@ _MARKS = (
     "fallen off",
     "NVIDIA GPU",
     "device handle for GPU",
+    "GPU reset executed",
 )
 _NOT_IN_TEMPLATE = bytes(set(range(256)) - set(b"ghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ:-\n"))
 _XID = re.compile(r"NVRM: {0,4}Xid {0,4}\(([^()]{0,160})\) {0,4}: {0,4}(\d{1,5})(?!\w)(.{0,1200})")
 _SXID = re.compile(r"SXid {0,4}\(([^()]{0,160})\) {0,4}: {0,4}0{0,4}(\d{1,6})(?!\w)(.{0,1200})")
+_OF_A_GPU = {Kind.XID, Kind.GPU_LOST}
 _MARK = re.compile(r"NVRM: {0,4}Xid|SXid {0,4}\(")
 _MAP = re.compile(r"NVRM: GPU at PCI:([0-9a-fA-F:.]{7,20}): (GPU-[0-9a-fA-F-]{8,60})")
 _BOOTED = re.compile(r"^(?:-- Boot \w{1,64} --|-- Reboot --|Linux version \d)")
 _OFF_BUS = re.compile(r"fallen off the bus", re.IGNORECASE)
 _LONG_FORM = re.compile(r"The NVIDIA GPU ([0-9a-fA-F:.]{7,20})")
+_RESET = re.compile(r"GPU reset executed: (GPU-[0-9a-fA-F-]{8,60})(?:, success: (true|false))?\s{0,9}$")
+_RESETTERS = {"kernel", "nvsentinel-gpu-reset"}
+"""Who may say that a GPU was reset: no line of the driver does, and NVSentinel writes its own."""
 _LOOK_UP = re.compile(r"Unable to determine the device handle for GPU ?([0-9a-fA-F:.]{7,20})")
 
 
@@ -63,6 +68,8 @@ class _Found:
     prefix: Prefix
     line: str
     index: int
+    uuid: str | None = None
+    """uuid of the GPU, where the line itself has it."""
 
 
 @dataclass
@@ -199,6 +206,9 @@ def _read_line(reading: _Reading, line: str, index: int) -> None:
             reading.dropped[NOT_OURS] += 1
         return
     prefix = read_prefix(line[:HEAD])
+    if "GPU reset executed" in line and (prefix.tag in _RESETTERS or prefix.tag is None):
+        _read_reset(reading, line[:4096], prefix, index)
+        return
     if prefix.tag is not None and prefix.tag != "kernel" and "Unable to determine" not in line:
         reading.dropped["written by a program, not by the kernel"] += 1
         return
@@ -249,6 +259,16 @@ def _read_other(reading: _Reading, line: str, prefix: Prefix, index: int) -> Non
         reading.found.append(_Found(Kind.KERNEL_TEXT, row.id, device, prefix, clean(line), index))
     else:
         reading.dropped[NOT_OURS] += 1
+
+
+def _read_reset(reading: _Reading, line: str, prefix: Prefix, index: int) -> None:
+    """A reset of a GPU that its own program confirms; one that failed ends nothing."""
+    found = _RESET.search(line)
+    if found is None or found.group(2) == "false":
+        reading.dropped["a GPU reset that is not confirmed"] += 1
+        return
+    pci = next((pci for pci, uuid in reading.uuids.items() if uuid == found.group(1)), None)
+    reading.found.append(_Found(Kind.FACT, Fact.GPU_RESET, pci, prefix, clean(line), index, uuid=found.group(1)))
 
 
 def _text_row(reading: _Reading, line: str) -> tuple[KernelTextRow, str | None] | None:
@@ -356,7 +376,7 @@ def _evidence(
         kind=found.kind,
         cluster=cluster,
         node=node,
-        gpu=reading.uuids.get(found.pci or "", found.pci) if found.kind in {Kind.XID, Kind.GPU_LOST} else None,
+        gpu=found.uuid or (reading.uuids.get(found.pci or "", found.pci) if found.kind in _OF_A_GPU else None),
         code=found.code,
         boot=EARLIER_BOOT if reading.earlier(found) else boot,
         seen_at=seen_at,

@@ -54,6 +54,8 @@ class Reading:
     minor: int = 0
     """Order within the tier; a detail of another line stands behind it."""
     notes: tuple[str, ...] = ()
+    elsewhere: bool = False
+    """The job is to run on other nodes."""
 
     @property
     def short(self) -> str:

@@ -1,18 +1,17 @@
 """One piece of evidence, taken alone: what the catalogue says about it, and how strong it is."""
 
-import re
 from dataclasses import replace
 
 from fleet.faults.evidence import Culprit, Evidence, FaultClass, Kind, Source
-from fleet.faults.link_readings import by_registers
-from fleet.faults.reading import NOBODY, Reading, Tier, blamed, informational, own_words
+from fleet.faults.link_readings import by_debug_words, by_registers
+from fleet.faults.reading import Reading, Tier, blamed, informational, own_words
 from fleet.faults.row_readings import dcgm_error, flight_record, gpu_field, kernel_text, measured
 from fleet.faults.tables import ReasonRow, Rung, Tables, XidRow
 from fleet.faults.xid_text import (
-    link_down_reason,
     link_registers,
     named_xid,
     needs_reset,
+    number,
     nvsentinel_xid,
     recovery_action,
     sxid_severity,
@@ -24,9 +23,6 @@ _MEMORY = {48, 64, 95, 140, 171, 172, 175}
 _DETAIL_OF_48 = {171, 172}
 _LINK = {74, 136, *range(144, 151), 155, 159, 166, 173}
 _NEVER_A_ROOT = {43, 45}
-_PEER_AT_FAULT = {0x15, *range(0x20, 0x26)}
-_ASKED_FOR = {0x26, 0x28}
-_SOFTWARE_TOOK_IT_DOWN = {0x0F, 0x10, 0x11, 0x12, 0x16}
 _HEALTH_CHECK_WORDS = ("healthcheck", "health check", "nhc:", "[hc]", "hc:", "health_check")
 _COULD_NOT_RUN = ("timed out", "timeout", "time out", "could not run", "no result")
 
@@ -40,13 +36,8 @@ def read(e: Evidence, tables: Tables) -> Reading | None:
     return _READERS[e.kind](e, tables)
 
 
-def _number(code: str) -> int:
-    """The code as a number; -1, which no table has, for what is none."""
-    return int(code) if re.fullmatch(r"[0-9]{1,7}", code) else -1
-
-
 def _xid(e: Evidence, tables: Tables, code: str, *, note: str = "") -> Reading:
-    row = tables.xid.get(_number(code))
+    row = tables.xid.get(number(code))
     notes = (note,) if note else ()
     if row is None:
         return Reading(
@@ -114,8 +105,8 @@ def _decoded(plain: Reading, tables: Tables, xid: int) -> Reading:
         return _by_recovery(plain, tables, action)
     if xid == 74 and (registers := link_registers(detail)) is not None:
         return by_registers(plain, tables, registers)
-    if xid == 149 and (reason := link_down_reason(detail)) is not None:
-        return _by_link_reason(plain, reason)
+    if 144 <= xid <= 150:
+        return by_debug_words(plain, tables)
     return plain
 
 
@@ -149,27 +140,9 @@ def _by_recovery(plain: Reading, tables: Tables, action: tuple[int, str]) -> Rea
     )
 
 
-def _by_link_reason(plain: Reading, reason: int) -> Reading:
-    name = f"link-down reason {reason:#04x}"
-    if reason in _PEER_AT_FAULT:
-        note = f"{name}: the peer of this GPU is at fault, not the GPU itself; a person must find it"
-        return replace(plain, culprit=NOBODY, first_rung="person", confidence=0.6, notes=(*plain.notes, note))
-    if reason in _ASKED_FOR:
-        note = f"{name}: taken down by software or the host on purpose"
-        return replace(
-            plain, tier=Tier.INFORMATIONAL, fault=FaultClass.INFORMATIONAL, first_rung="none", notes=(note,)
-        )
-    if reason in _SOFTWARE_TOOK_IT_DOWN:
-        note = f"{name}: software took the link down"
-        fault = FaultClass.TRANSIENT
-        culprit = blamed(plain.evidence, fault)
-        return replace(plain, tier=Tier.TRANSIENT, fault=fault, first_rung="none", culprit=culprit, notes=(note,))
-    return replace(plain, notes=(*plain.notes, name))
-
-
 def _sxid(e: Evidence, tables: Tables) -> Reading:
     code = e.code or ""
-    row = tables.sxid.get(_number(code))
+    row = tables.sxid.get(number(code))
     severity = sxid_severity(e.detail)
     corrected = severity in {"non-fatal", "severity 0"}
     if row is None:

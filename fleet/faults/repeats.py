@@ -11,7 +11,6 @@ BURST_GAP = 180.0
 """Seconds of silence that end a burst (NVSentinel)."""
 TIMES = 2
 """Bursts on one GPU that make a program's XID a suspicion of the hardware (NVIDIA Xid catalog, workflows 13, 31)."""
-REPEATED = frozenset({"13", "31"})
 
 _OTHER_CLOCK = 30 * 86400.0
 """Two stamps further apart than this come from different clocks (seconds since boot against a date)."""
@@ -53,7 +52,7 @@ def repeated(suspect: Evidence, events: Sequence[Evidence], names: Names, now: f
     """
     gpu = same_gpu_name(suspect, names)
     spot = place(suspect.detail)
-    if gpu is None or suspect.code not in REPEATED or (suspect.code == "13" and spot is None):
+    if gpu is None or (suspect.code == "13" and spot is None):
         return 0
     same_code = [
         e
@@ -68,7 +67,7 @@ def repeated(suspect: Evidence, events: Sequence[Evidence], names: Names, now: f
     if suspect.code == "13":
         here = [e for e in here if place(e.detail) == spot]
     alone = [e for e in here if not any(_together(e, other, now) for other in elsewhere)]
-    return _bursts(alone, now)
+    return bursts(alone, now)
 
 
 def _together(one: Evidence, other: Evidence, now: float) -> bool:
@@ -76,14 +75,15 @@ def _together(one: Evidence, other: Evidence, now: float) -> bool:
     return related and _apart(one, other, now) <= BURST_GAP
 
 
-def _bursts(events: Sequence[Evidence], now: float) -> int:
-    bursts = 0
+def bursts(events: Iterable[Evidence], now: float, gap: float = BURST_GAP) -> int:
+    """How often it came, events at most `gap` seconds apart taken as one."""
+    found = 0
     last: Evidence | None = None
     for e in sorted(events, key=lambda e: order(e, now)):
-        if last is None or _apart(last, e, now) > BURST_GAP:
-            bursts += 1
+        if last is None or _apart(last, e, now) > gap:
+            found += 1
         last = e
-    return bursts
+    return found
 
 
 def _apart(one: Evidence, other: Evidence, now: float) -> float:

@@ -80,7 +80,31 @@ class LinkBitRow(Row):
     effect: Literal["own", "peer", "fabric"]
     """`own`: this GPU or its side of the link. `peer`: another device failed. `fabric`: so did it, and all need a
     reset."""
+    times: int = Field(ge=1)
+    """Errors on one link within a day from which it counts; fewer are the link's bad luck."""
     first_rung: Rung
+
+
+class LinkEventRow(Row):
+    """What an NVLink 5 line (XID 144 to 150) means by its unit and its debug words."""
+
+    units: str = Field(pattern=r"^[A-Z][A-Z0-9_]*( [A-Z][A-Z0-9_]*)*$")
+    """Names of the part of the link that reports."""
+    read: Literal["bits", "value", "reason", "any"]
+    """What `values` are compared with: the bits of the error status (second word), the status as a number, or the
+    reason of a lost link (bits 25 to 20 of the first word). `any`: the unit says all."""
+    values: str = Field(pattern=r"^[0-9a-f]*( [0-9a-f]+)*$")
+    """Hexadecimal, several apart."""
+    effect: Literal["own", "peer"]
+    first_rung: Rung
+    high_rung: Rung
+    """Where the bit above the unit's subcode is set: this rung, and hardware; `none` where that bit means nothing."""
+    again_rung: Rung
+    """For the second time within a day on one GPU."""
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(int(value, 16) for value in self.values.split())
 
 
 class ExitRow(Row):
@@ -196,6 +220,7 @@ class Tables:
     fields: Mapping[str, FieldRow]
     kernel_texts: Mapping[str, KernelTextRow]
     link_bits: Mapping[tuple[int, int], LinkBitRow]
+    link_events: Mapping[tuple[str, str, str], LinkEventRow]
     version: str
 
     def with_overrides(self, overrides: "Iterable[OverrideLike]") -> "Tables":
@@ -255,6 +280,7 @@ def build_tables(texts: Mapping[str, str]) -> Tables:
         fields=_rows("gpu_fields.csv", texts, FieldRow, lambda row: row.field),
         kernel_texts=_rows("kernel_text.csv", texts, KernelTextRow, lambda row: row.id),
         link_bits=_rows("nvlink_bits.csv", texts, LinkBitRow, lambda row: (row.word, row.bit)),
+        link_events=_rows("nvlink_events.csv", texts, LinkEventRow, lambda row: (row.units, row.read, row.values)),
         version=digest(*(texts[name] for name in FILES)),
     )
 
@@ -271,6 +297,7 @@ FILES = (
     "gpu_fields.csv",
     "kernel_text.csv",
     "nvlink_bits.csv",
+    "nvlink_events.csv",
 )
 """The catalogue's files, in the order in which its version counts them."""
 

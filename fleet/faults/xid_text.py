@@ -32,6 +32,11 @@ def pci_address(text: str) -> str | None:
     return f"{domain}:{bus}:{device}"
 
 
+def number(code: str | None) -> int:
+    """An XID's code as a number; -1, which no table has, for what is none."""
+    return int(code) if code and re.fullmatch(r"[0-9]{1,7}", code) else -1
+
+
 def mig_instance(text: str) -> str | None:
     """GPU instance of a MIG line: the fault is that instance's, not the node's."""
     found = _MIG.search(text)
@@ -78,6 +83,17 @@ class NvlinkEvent(NamedTuple):
     def down_reason(self) -> int:
         """Bits 25 to 20 of the first word, the reason of a lost link (as gpud reads it)."""
         return (self.words[0] >> 20) & 0x3F
+
+    @property
+    def status(self) -> int | None:
+        """Error status: the second word; None in a line that is cut before it."""
+        return self.words[1] if len(self.words) > 1 else None
+
+    @property
+    def high(self) -> bool:
+        """The bit above the subcode is set. The subcode is bits 9 to 5 of the first word before the driver R575 and
+        bits 6 to 0 since; the unit's own number tells which of them a word is."""
+        return self.words[0] & 0x7FF == 0x4C2 or self.words[0] & 0xFF == 0x86
 
 
 class LinkRegisters(NamedTuple):

@@ -93,6 +93,10 @@ def test_of_a_chain_the_last_exception_counts() -> None:
             "cuda_fabric_not_ready",
         ),
         ("Failed to initialize NVML: Unknown Error", "nvml_container"),
+        ("Killed", "bare_killed"),
+        ("/job/run.sh: line 5:  4711 Killed                  python train.py", "bare_killed"),
+        ("srun: error: alpha2: task 3: Killed", "bare_killed"),
+        ("loss spike detected, skipping the batch", "loss_jump"),
         (
             "RuntimeError: DataLoader worker (pid 56811) is killed by signal: Bus error. It is possible that",
             "dataloader_shm",
@@ -158,7 +162,7 @@ def test_known_texts_are_found_on_any_line(line: str, code: str) -> None:
         "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.",
         "step 12 loss 2.31 (inference speed 3)",
         "saved checkpoint 200 in 2.0 s",
-        "Killed",
+        "killed time by waiting for the store",
     ],
 )
 def test_advice_and_progress_are_no_evidence(line: str) -> None:
@@ -171,6 +175,14 @@ def test_advice_and_progress_are_no_evidence(line: str) -> None:
         ("", "torch_oom"),
         (" of which 1.1 GiB is free. Process 123 has 40.00 GiB memory in use.", "torch_oom_other_process"),
         (" of which 1.1 GiB is free. Process 123 has 300.00 MiB memory in use.", "torch_oom"),
+        (
+            " of which 1.1 GiB is free. Including non-PyTorch memory, this process has 77.5 GiB memory in use.",
+            "torch_oom",
+        ),
+        (
+            " of which 1.1 GiB is free. Including non-PyTorch memory, this process has 30.00 GiB memory in use.",
+            "torch_oom_other_process",
+        ),
         (
             " 60.0 GiB is allocated by PyTorch, and 9.00 GiB is reserved by PyTorch but unallocated.",
             "torch_oom_fragmented",
@@ -277,3 +289,61 @@ def test_every_row_of_the_table_is_shown_by_a_line_of_these_tests() -> None:
     text = Path(__file__).read_text(encoding="utf-8")
     rows = {name for name in load_tables().texts if f'"{name}"' not in text}
     assert rows == set()
+
+
+def losses(*values: float) -> list[str]:
+    return [f"step {n} loss {value}" for n, value in enumerate(values)]
+
+
+def test_a_loss_that_jumps_is_seen_by_its_numbers() -> None:
+    calm = [2.5, 2.4, 2.45, 2.41, 2.4, 2.38, 2.39, 2.37, 2.36, 2.38, 2.35, 2.4]
+    assert codes(*losses(*calm, 11.9)) == []
+    jump = one(*losses(*calm, 40.25))
+    assert (jump.code, jump.detail) == ("loss_jump", "step 12 loss 40.25, last step seen 12")
+    assert one(*losses(*calm, 40.25, 41.0, 42.0)).count == 3
+
+
+def test_a_loss_that_begins_high_does_not_jump() -> None:
+    assert codes(*losses(900.0, 80.0, 11.0, 9.0, 7.5, 6.0, 5.5, 5.2, 5.0, 4.9, 4.8, 4.7, 4.6)) == []
+
+
+def test_the_one_gpu_with_less_memory_is_told() -> None:
+    small = OOM.replace("79.1", "39.5")
+    assert codes(*traceback(OOM, rank=0), *traceback(small, rank=5)) == ["torch_oom", "torch_oom_small_gpu"]
+    (_, told) = log(*traceback(OOM, rank=0), *traceback(small, rank=5))
+    assert told.rank == 5
+    assert codes(*traceback(OOM, rank=0), *traceback(OOM, rank=5)) == ["torch_oom"]
+
+
+def test_a_missing_file_is_told_for_each_node_of_the_job_that_misses_it() -> None:
+    error = "FileNotFoundError: [Errno 2] No such file or directory: '/data/x'"
+    lines = [line for rank in (0, 1, 2) for line in traceback(error, rank=rank)]
+    places = {0: "alpha1", 1: "alpha2", 2: "alpha2"}
+    told = parse_job_log(lines, cluster="a", job="j", seen_at=NOW, rank_nodes=places, nodes=("alpha1", "alpha2"))
+    assert [(e.node, e.count, e.nodes) for e in told] == [
+        ("alpha1", 1, ("alpha1", "alpha2")),
+        ("alpha2", 2, ("alpha1", "alpha2")),
+    ]
+    assert [e.node for e in parse_job_log(lines, cluster="a", job="j", seen_at=NOW)] == [None]
+
+
+def test_each_failed_path_between_two_ports_is_told_once() -> None:
+    line = (
+        "alpha2:1:2 [0] p.c:1615 NCCL WARN NET/IB : Got completion from peer 192.0.2.36<44206> with status=12 opcode=1 "
+        "len=0 vendor err 129 (Send) localGid ::ffff:198.51.100.21 remoteGids::ffff:198.51.100.{}"
+    )
+    lines = [line.format(182), line.format(182), line.format(190)]
+    told = parse_job_log(lines, cluster="a", job="j", seen_at=NOW, nodes=("alpha2",))
+    assert [(e.code, e.node, e.count) for e in told] == [
+        ("ib_retry_exceeded", "alpha2", 2),
+        ("ib_retry_exceeded", "alpha2", 1),
+    ]
+
+
+def test_a_log_with_a_thousand_paths_stays_small() -> None:
+    lines = [
+        f"NET/IB : Got completion from peer x with status=12 o localGid ::{n:x} remoteGids::1" for n in range(1000)
+    ]
+    told = log(*lines)
+    assert sum(e.count for e in told) == 1000
+    assert len(told) <= 66
