@@ -7,6 +7,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCStatusCode
 
 from activities import api, people, people_api, place_api
+from activities.judging import remembered
 from activities.registry import implements
 from activities.runtime import Owner, until
 from activities.search import typed
@@ -35,9 +36,6 @@ from fleet.runbooks import (
 )
 from fleet.strikes import Strike, StrikeKind, failure_strikes, our_strike
 
-HISTORY_SECONDS = 24 * 3600.0
-"""How far back a judgement looks for repetitions (the catalogue's rules count within 24 h)."""
-
 NO_WAVE = 1_000_000_000
 """More nodes at once than there are: nodes that another cluster owns go to their runbooks there, one by one."""
 
@@ -63,16 +61,9 @@ class ControlActivities(Owner):
         """Pure judgement over the evidence and what the store remembers of its subject."""
         now = time.time()
         await self.runtime.store.add_evidence(arg.evidence)
-        history = await self.runtime.store.evidence_for(
-            arg.cluster, node=arg.node, job=arg.job, since=now - HISTORY_SECONDS
-        )
-        keys = {e.key for e in arg.evidence}
-        verdict = classify(
-            arg.evidence,
-            history=[e for e in history if e.key not in keys],
-            tables=self.runtime.tables(),
-            now=now,
-        )
+        known = await remembered(self.runtime.store, arg.cluster, arg.evidence, node=arg.node, job=arg.job, now=now)
+        tables = self.runtime.tables()
+        verdict = classify(arg.evidence, history=known.history, around=known.around, tables=tables, now=now)
         subject = job_workflow_id(arg.job) if arg.job else node_workflow_id(arg.cluster, arg.node or "-")
         await self.runtime.store.save_verdict(subject, verdict)
         return verdict

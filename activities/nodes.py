@@ -11,13 +11,15 @@ from activities.registry import implements
 from activities.runtime import Owner, until
 from fleet.errors import PermanentError, RefusedError
 from fleet.evacuation import EvacuationState
-from fleet.faults.evidence import Evidence, Kind, Source
+from fleet.faults.evidence import Evidence, Fact, Kind, Source
 from fleet.faults.parse import exit_evidence, parse_job_log
 from fleet.faults.tables import load_tables
 from fleet.identity import fleet_name, of_slinky
 from fleet.model import BOOT_MARGIN, CheckResult, NativeJob, NodeFacts, NodeReceipt, NodeState, is_newer
 from fleet.strikes import Inventory, StrikeKind, our_strike
 
+RECENT_BOOT = 3600.0
+"""Seconds after a boot in which a judgement is told of it."""
 ASK_AGAIN = 10.0
 """Seconds after which a node that answers, is not rebooting and has its old boot is told again: slurmctld that was
 killed lost what it had acknowledged within its last 2 s (measured), and shows an order within 1 s."""
@@ -67,9 +69,10 @@ class NodeActivities(Owner):
                 job=arg.job,
                 seen_at=now,
                 attempt=arg.restarts,
+                nodes=arg.nodes,
                 tables=self.runtime.tables(),
             ),
-            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in under_job(n, now)),
+            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in _of_node(n, now)),
         ]
         if native.restarts > arg.restarts:
             found.append(
@@ -205,6 +208,23 @@ def under_job(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
     if facts.isolated_by_us and facts.state is NodeState.DOWN and not facts.responding:
         facts = facts.model_copy(update={"op": None, "drained": False})
     return node_evidence(facts, now)
+
+
+def _of_node(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
+    """`under_job`, and when the node booted, where that is not long ago: some faults are then still a start."""
+    if not 0.0 < now - facts.booted_at < RECENT_BOOT:
+        return under_job(facts, now)
+    booted = Evidence(
+        source=Source.SCHEDULER,
+        kind=Kind.FACT,
+        cluster=facts.cluster,
+        node=facts.node,
+        code=Fact.BOOTED,
+        boot=facts.boot or None,
+        seen_at=now,
+        happened_at=facts.booted_at,
+    )
+    return (booted, *under_job(facts, now))
 
 
 def condition_evidence(facts: NodeFacts, common: Mapping[str, Any]) -> tuple[Evidence, ...]:

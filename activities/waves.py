@@ -9,13 +9,15 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from activities import api, wave_api
 from activities.backends.port import NodeNotes
-from activities.control import HISTORY_SECONDS, start_heal
+from activities.control import start_heal
+from activities.judging import HISTORY_SECONDS
 from activities.registry import implements, remember
 from activities.runtime import Owner
 from activities.search import typed
 from fleet import attributes
 from fleet.errors import TemporaryError
 from fleet.faults.classify import classify
+from fleet.faults.common_causes import sample
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.faults.reading import where
 from fleet.identity import RUNBOOKS_QUEUE, fleet_name, guard_workflow_id, node_workflow_id
@@ -122,14 +124,14 @@ class WaveControlActivities(Owner):
         nodes = tuple(dict.fromkeys(e.node for e in arg.evidence if e.node))
         await store.add_evidence(arg.evidence)
         history = await store.evidence_of_nodes(arg.cluster, nodes, now - HISTORY_SECONDS)
-        tables = self.runtime.tables()
+        tables, around = self.runtime.tables(), sample(arg.evidence)
         verdicts: dict[str, Verdict] = {}
         judged: list[wave_api.Judged] = []
         for node in nodes:
             told = [e for e in arg.evidence if e.node == node]
             keys = {e.key for e in told}
             before = [e for e in history.get(node, ()) if e.key not in keys]
-            verdict = verdicts[node] = classify(told, history=before, tables=tables, now=now)
+            verdict = verdicts[node] = classify(told, history=before, around=around, tables=tables, now=now)
             judged.append(wave_api.Judged(node=node, fault=verdict.fault, why=_placeless(verdict, told)))
         await store.save_verdicts({node_workflow_id(arg.cluster, node): v for node, v in verdicts.items()})
         return wave_api.NodesJudged(nodes=tuple(judged))

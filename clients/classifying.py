@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from clients.errors import usage
 from fleet.errors import InvalidInputError
 from fleet.faults.classify import classify, explain
-from fleet.faults.evidence import Evidence, Verdict
+from fleet.faults.evidence import Evidence, Fact, Kind, Verdict
 from fleet.faults.inputs import INPUTS, read_input, recognise
 from fleet.faults.sources.flight_recorder import rank_of
 from fleet.faults.tables import Tables, load_tables
@@ -35,8 +35,24 @@ class Context(BaseModel):
     now: float | None = None
     """Seconds since the epoch at which it is judged; else the time of the newest piece that has one, else the present
     time, so that an old log is judged as of its own day."""
+    nodes: tuple[str, ...] = ()
+    """All nodes of the job."""
     history: tuple[Evidence, ...] = ()
     """Earlier evidence of the same node or job: it counts for repeats only."""
+    around: tuple[Evidence, ...] = ()
+    """What was seen at the same time on other nodes, or on the nodes of the job: it tells a common cause, or who
+    killed the job."""
+    facts: tuple[Evidence, ...] = ()
+    """Circumstances: evidence of the kind `fact` (a boot, a GPU reset, a replay elsewhere)."""
+
+    @field_validator("facts")
+    @classmethod
+    def _only_facts(cls, facts: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+        for fact in facts:
+            if fact.kind is not Kind.FACT or fact.code not in set(Fact):
+                known = ", ".join(Fact)
+                raise ValueError(f"{fact.kind} {fact.code or ''} is no fact; kind `fact`, code one of {known}")
+        return facts
 
 
 class Classified(BaseModel):
@@ -86,7 +102,13 @@ def classify_text(raw: bytes, *, kind: str | None, context: Context, policy: Pol
     dump = (kind or recognise(raw)) == "flight_recorder"
     rank = rank_of(name) if context.rank is None and dump else context.rank
     origin = Origin(
-        cluster=context.cluster, node=context.node, job=context.job, boot=context.boot, rank=rank, seen_at=at
+        cluster=context.cluster,
+        node=context.node,
+        job=context.job,
+        boot=context.boot,
+        rank=rank,
+        nodes=context.nodes,
+        seen_at=at,
     )
     try:
         found, parsed = read_input(raw, origin, tables, kind)
@@ -98,7 +120,14 @@ def classify_text(raw: bytes, *, kind: str | None, context: Context, policy: Pol
 def _judge(parsed: Parsed, context: Context, tables: Tables, at: float) -> Verdict:
     times = [e.happened_at for e in parsed.evidence if e.happened_at is not None]
     now = context.now if context.now is not None else max(times, default=at)
-    return classify(parsed.evidence, history=context.history, tables=tables, boot=context.boot, now=now)
+    return classify(
+        (*parsed.evidence, *context.facts),
+        history=context.history,
+        around=context.around,
+        tables=tables,
+        boot=context.boot,
+        now=now,
+    )
 
 
 def read_context(file: Path | None) -> Context:

@@ -10,6 +10,9 @@ DAY = 86400.0
 """Seconds; days begin at 00:00 UTC."""
 ORDER_RULE = "order"
 """Rule id of a person's order: nothing failed, so nothing counts double."""
+NEVER_EARLY = frozenset({ORDER_RULE, "text:cuda_fabric_not_ready", "fabric_starting", "fabric_not_ready"})
+"""Rules of what says nothing about a job's own first minutes: an order, and a node whose fabric was not ready when
+the job came (trouble case PC-F10)."""
 
 _PAYING = {Rung.IN_PLACE, Rung.IN_CLUSTER, Rung.ACROSS_CLUSTERS}
 
@@ -95,7 +98,7 @@ def _given_back(attempt: Attempt, reset_at: float | None) -> bool:
 def _cost(ledger: Ledger, place: int, early_failure: float) -> int:
     attempt = ledger.attempts[place]
     before = ledger.attempts[place - 1] if place else None
-    if attempt.cause == ORDER_RULE or before is None or before.ended_at is None:
+    if attempt.cause in NEVER_EARLY or before is None or before.ended_at is None:
         return max(1, attempt.charge)
     return max(attempt.charge, charge(before, before.ended_at, early_failure))
 

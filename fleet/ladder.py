@@ -6,7 +6,7 @@ in a silence.
 
 from collections.abc import Iterable
 
-from fleet.budget import ORDER_RULE, Budget, budget, charge
+from fleet.budget import NEVER_EARLY, Budget, budget, charge
 from fleet.decision import Action, Decision, DecisionInput
 from fleet.faults.evidence import FaultClass, Verdict
 from fleet.ledger import Attempt, Ledger, Rung
@@ -75,7 +75,7 @@ def _climb(inp: DecisionInput, policy: Policy) -> Decision:
     spent = []
     for action, tries in _rungs(inp, policy):
         left = _budget(inp, policy, action, tries)
-        if action is Action.RESTART_IN_PLACE and _on_bad_node(inp):
+        if action is Action.RESTART_IN_PLACE and (inp.verdict.elsewhere or _on_bad_node(inp)):
             continue
         if left.open:
             return _take(inp, policy, action, left)
@@ -203,8 +203,8 @@ def _ruled_out(inp: DecisionInput) -> tuple[str, ...]:
 
 
 def _cost(inp: DecisionInput, policy: Policy) -> int:
-    """An order is no failure, so it never counts double."""
-    if inp.verdict.rule == ORDER_RULE:
+    """An order is no failure, and a node that was not ready is none of the job's: neither counts double."""
+    if inp.verdict.rule in NEVER_EARLY:
         return 1
     return charge(inp.ledger.last, inp.at, policy.limits.early_failure)
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from activities.store.history import HistoryStore
 from activities.store.values import Ages, Record, SavedReport, SavedSpec, StoreSize
-from fleet.faults.evidence import Evidence, Verdict
+from fleet.faults.evidence import Evidence, Kind, Verdict
 from fleet.strikes import Inventory, Run, Sample, Strike
 
 
@@ -64,8 +64,9 @@ class AsyncHistoryStore:
         job: str | None = None,
         since: float | None = None,
         limit: int = 10_000,
+        kind: Kind | None = None,
     ) -> tuple[Evidence, ...]:
-        return await asyncio.to_thread(self._store.evidence_for, cluster, node, job, since, limit)
+        return await asyncio.to_thread(self._store.evidence_for, cluster, node, job, since, limit, kind)
 
     async def evidence_of_nodes(
         self, cluster: str, nodes: Sequence[str], since: float

@@ -24,7 +24,7 @@ from activities.store.tables import (
 )
 from activities.store.values import Ages, Record, SavedReport, SavedSpec, StoreSize
 from fleet.errors import FleetError, InvalidInputError
-from fleet.faults.evidence import Evidence, Verdict
+from fleet.faults.evidence import Evidence, Kind, Verdict
 from fleet.identity import job_workflow_id, node_workflow_id
 from fleet.model import Value
 from fleet.redact import redact, redact_tree
@@ -140,8 +140,9 @@ class HistoryStore:
         job: str | None = None,
         since: float | None = None,
         limit: int = 10_000,
+        kind: Kind | None = None,
     ) -> tuple[Evidence, ...]:
-        """Evidence of a cluster in the order it was seen, the newest `limit` of it.
+        """Evidence of a cluster in the order it was seen, the newest `limit` of it; of one kind where it is given.
 
         With a node and a job: what is about either, for a node's fault is the job's too. `since` is an epoch time,
         compared with `seen_at`.
@@ -152,6 +153,8 @@ class HistoryStore:
             query = query.where(or_(*about))
         if since is not None:
             query = query.where(EVIDENCE.c.seen_at >= since)
+        if kind is not None:
+            query = query.where(EVIDENCE.c.kind == kind.value)
         rows = self._db.rows(query.order_by(EVIDENCE.c.seen_at.desc(), EVIDENCE.c.id.desc()).limit(limit))
         return tuple(Evidence.model_validate_json(row["body"]) for row in reversed(rows))
 

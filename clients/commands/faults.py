@@ -28,7 +28,7 @@ def classify(
         What it is: kernel_log, job_log, elastic_error, flight_recorder, dcgm_diag, dcgm_metrics, nccl_tests, slurm,
         kubernetes, node_problems, nvsentinel or evidence; else it is recognised by how it begins.
     context
-        JSON file with what the text does not say: cluster, node, job, boot, rank, now, history.
+        JSON file with what the text does not say: cluster, node, job, boot, rank, now, nodes, history, around, facts.
     """
     from rich.text import Text
 

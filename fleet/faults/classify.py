@@ -19,6 +19,8 @@ MAX_TOLD = 20
 MAX_SHOWN = 6
 """Pieces of evidence that a verdict carries in words: a question is read at night, and each attempt keeps its own."""
 
+_NOTHING = "no valid evidence: nothing tells what happened; look at the node and the job's log"
+_OVER = "circumstances only: nothing is wrong by itself"
 _ACTIONS = {
     "none": "check the node",
     "reset": "reset the GPU",
@@ -57,10 +59,11 @@ def classify(
     scene = Scene(readings, past, tables, now, elsewhere, facts, refused=refused)
     apply_rules(scene)
     if not scene.readings:
+        over = bool(evidence) and all(e.kind is Kind.FACT for e in evidence)
         return Verdict(
-            fault=FaultClass.UNKNOWN,
+            fault=FaultClass.INFORMATIONAL if over else FaultClass.UNKNOWN,
             rule="no_evidence",
-            title="no valid evidence: nothing tells what happened; look at the node and the job's log",
+            title=_OVER if over else _NOTHING,
             first_rung="none",
             refused=_told(scene.refused),
             confidence=0.1,

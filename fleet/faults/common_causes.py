@@ -1,6 +1,7 @@
 """One cause behind many faults: a roll-out, a switch, power, storage. N nodes with one code are not N faults."""
 
 import re
+from collections.abc import Iterable
 
 from fleet.faults.evidence import Evidence, FaultClass, Kind
 from fleet.faults.reading import NOBODY, Reading, Tier
@@ -46,7 +47,7 @@ def _same_code_on_many_nodes(scene: Scene) -> None:
         e = r.evidence
         if e.kind not in _COUNTED or r.fault is not FaultClass.HARDWARE or e.node is None:
             continue
-        code = e.code if e.kind in {Kind.XID, Kind.SXID, Kind.NODE_CONDITION} else None
+        code = e.code if e.kind in {Kind.XID, Kind.SXID, Kind.NODE_CONDITION, Kind.CHECK_FAILED} else None
         name = (e.kind, code)
         if name not in counted:
             counted[name] = len({o.node for o in _near(scene, e, COMMON_SECONDS) if _alike(o, name)} - {None})
@@ -54,7 +55,7 @@ def _same_code_on_many_nodes(scene: Scene) -> None:
         if nodes < COMMON_NODES:
             continue
         cause = "one common cause (roll-out, switch, power)"
-        note = f"the same on {nodes} nodes within an hour: {cause}, not {nodes} faults"
+        note = f"the same on {COMMON_NODES} nodes or more within an hour: {cause}, not as many faults"
         if r.tier not in _SOFTWARE_TOO:
             scene.change(r, note=note)
             continue
@@ -67,6 +68,16 @@ def _same_code_on_many_nodes(scene: Scene) -> None:
             confidence=0.6,
             culprit=NOBODY,
         )
+
+
+def sample(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Of many nodes' evidence as much as tells a common cause: `COMMON_NODES` nodes for each code."""
+    told: dict[tuple[Kind, str | None], dict[str, Evidence]] = {}
+    for e in evidence:
+        nodes = told.setdefault((e.kind, e.code), {})
+        if e.kind in _COUNTED and e.node and len(nodes) < COMMON_NODES:
+            nodes.setdefault(e.node, e)
+    return tuple(e for nodes in told.values() for e in nodes.values())
 
 
 def _alike(e: Evidence, name: tuple[Kind, str | None]) -> bool:

@@ -55,6 +55,7 @@ def _one(native: NativeJob, job: str, seen_at: float, code: str) -> Evidence:
         kind=Kind.JOB_EXIT,
         cluster=native.cluster,
         node=native.nodes[0] if len(native.nodes) == 1 else None,
+        nodes=tuple(sorted(native.nodes)),
         job=job,
         code=code,
         seen_at=seen_at,

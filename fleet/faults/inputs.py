@@ -42,7 +42,9 @@ def _kernel(raw: str | bytes, o: Origin, tables: Tables) -> Parsed:
 
 def _job(raw: str | bytes, o: Origin, tables: Tables) -> Parsed:
     ranks = {o.rank: o.node} if o.rank is not None and o.node else None
-    told = parse_job_log(raw, cluster=o.cluster, job=o.job or "", seen_at=o.seen_at, rank_nodes=ranks, tables=tables)
+    told = parse_job_log(
+        raw, cluster=o.cluster, job=o.job or "", seen_at=o.seen_at, rank_nodes=ranks, nodes=o.nodes, tables=tables
+    )
     return Parsed(evidence=told, lines=decoded(raw).count("\n") + 1)
 
 

@@ -202,6 +202,8 @@ def _jump(reading: _Reading, line: str) -> TextRow | None:
     if usual > 0.0 and loss > JUMP * usual:
         return reading.tables.texts.get("loss_jump")
     reading.losses.append(loss)
+    if (hit := reading.hits.get("loss_jump")) is not None and _LOSS.search(hit.line):
+        del reading.hits["loss_jump"]  # it came back by itself
     return None
 
 

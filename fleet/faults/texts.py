@@ -42,6 +42,8 @@ class Origin:
     job: str | None = None
     boot: str | None = None
     rank: int | None = None
+    nodes: tuple[str, ...] = ()
+    """All nodes of the job's attempt, where known."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Findings:
             self.cannot_read(f"over the limit of {MAX_PIECES} pieces", detail)
             return
         o = self.origin
-        known = {"node": o.node, "job": o.job, "boot": o.boot, "rank": o.rank} | more
+        known = {"node": o.node, "job": o.job, "boot": o.boot, "rank": o.rank, "nodes": o.nodes} | more
         text = clean(detail)[:DETAIL]
         about = (kind, code, known.get("node"), known.get("gpu"), known.get("rank"), text)
         known.setdefault("raw_hash", digest("|".join(map(str, about))))

@@ -148,7 +148,7 @@ def test_control_characters_of_a_text_do_not_reach_the_terminal(
         (["nothing-here"], "cannot be read"),
         (["text", "--kind", "dmesg"], "no kind 'dmesg'; known: kernel_log"),
         (["text"], "looks like none that is known"),
-        (["text", "--context", "context"], "keys: cluster, node, job, boot, rank, now, history"),
+        (["text", "--context", "context"], "keys: cluster, node, job, boot, rank, now, nodes, history"),
         (["text", "--context", "nothing-here"], "cannot be read"),
     ],
 )

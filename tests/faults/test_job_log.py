@@ -301,6 +301,7 @@ def test_a_loss_that_jumps_is_seen_by_its_numbers() -> None:
     jump = one(*losses(*calm, 40.25))
     assert (jump.code, jump.detail) == ("loss_jump", "step 12 loss 40.25, last step seen 12")
     assert one(*losses(*calm, 40.25, 41.0, 42.0)).count == 3
+    assert codes(*losses(*calm, 40.25, 2.4)) == []
 
 
 def test_a_loss_that_begins_high_does_not_jump() -> None:
@@ -329,8 +330,8 @@ def test_a_missing_file_is_told_for_each_node_of_the_job_that_misses_it() -> Non
 
 def test_each_failed_path_between_two_ports_is_told_once() -> None:
     line = (
-        "alpha2:1:2 [0] p.c:1615 NCCL WARN NET/IB : Got completion from peer 192.0.2.36<44206> with status=12 opcode=1 "
-        "len=0 vendor err 129 (Send) localGid ::ffff:198.51.100.21 remoteGids::ffff:198.51.100.{}"
+        "alpha2:1:2 [0] p.c:1615 NCCL WARN NET/IB : Got completion from peer 192.0.2.36<44206> with status=12 "
+        "opcode=1 len=0 vendor err 129 (Send) localGid ::ffff:198.51.100.21 remoteGids::ffff:198.51.100.{}"
     )
     lines = [line.format(182), line.format(182), line.format(190)]
     told = parse_job_log(lines, cluster="a", job="j", seen_at=NOW, nodes=("alpha2",))

@@ -100,6 +100,20 @@ def test_early_is_less_than_ten_minutes_after_the_start(lived: float, cost: int)
     assert next_step(decision_input(verdict(TRANSIENT), running, at=lived), policy()).charge == cost
 
 
+@pytest.mark.parametrize("rule", ["text:cuda_fabric_not_ready", "fabric_starting", "fabric_not_ready"])
+def test_a_node_that_was_not_ready_is_no_early_failure_of_the_job(rule: str) -> None:
+    early = book(CLUSTER, cause=rule, lives=60)
+    found = next_step(decision_input(verdict(HARDWARE, rule), early, at=120), policy())
+    assert (found.action, found.charge, found.budget_left) == (FAILOVER, 1, 0)
+
+
+def test_what_only_other_nodes_can_tell_is_not_tried_in_place() -> None:
+    suspicion = verdict(UNKNOWN).model_copy(update={"elsewhere": True})
+    found = decide(suspicion, book())
+    assert (found.action, found.exclude) == (FAILOVER, ("alpha1", "alpha2"))
+    assert decide(suspicion, book(CLUSTER)).action is Action.ASK
+
+
 def test_an_attempt_that_never_ran_is_no_early_failure() -> None:
     never = ledger(attempt(1, start=0, running_at=None))
 
