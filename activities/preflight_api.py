@@ -3,29 +3,26 @@
 As in `activities/api.py`: no SDK, no effect.
 """
 
-from collections.abc import Mapping
 from datetime import timedelta
 
-from activities.api import Activity, Nothing
-from fleet.model import Value
+from activities.api import Activity, Nothing, OnJob
+from fleet.model import NativeJob, Value
 from fleet.preflight import Check, Protected, Readiness
+from fleet.protected import JobOrder
 
 
-class ProtectedAsk(Value):
-    """Jobs whose runbook is running."""
+def _s(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+class OneJob(Value):
+    job: str
+
+
+class Jobs(Value):
+    """Jobs by their fleet names."""
 
     jobs: tuple[str, ...] = ()
-    """Only these; empty: all."""
-
-
-class JobNames(Value):
-    jobs: tuple[str, ...] = ()
-
-
-class ProtectedJobs(Value):
-    jobs: tuple[Protected, ...] = ()
-    left: Mapping[str, str] = {}
-    """Job -> why it could be moved to no other cluster."""
 
 
 class ClusterAsk(Value):
@@ -44,16 +41,26 @@ class ClusterSeen(Value):
     """User to whom copied files must belong there, or `UID[:GID]`; empty: nobody says."""
 
 
+class SaveIn(Value):
+    """What a preflight found, and what it was found for: the second serves while the job's cluster is away."""
+
+    readiness: Readiness
+    protected: Protected | None = None
+
+
 class Readinesses(Value):
+    """The last one of each job."""
+
     found: tuple[Readiness, ...] = ()
 
 
-LIST_JOBS = Activity("list_supervised_jobs", Nothing, JobNames, timedelta(seconds=60), timedelta(seconds=600))
-LIST_PROTECTED = Activity(
-    "list_protected_jobs", ProtectedAsk, ProtectedJobs, timedelta(seconds=120), timedelta(seconds=600)
-)
-CHECK_CLUSTER = Activity(
-    "check_target_cluster", ClusterAsk, ClusterSeen, timedelta(seconds=90), timedelta(seconds=180)
-)
-SAVE_READINESS = Activity("save_readiness", Readiness, Nothing, timedelta(seconds=20), timedelta(seconds=600))
-READ_READINESS = Activity("read_readiness", ProtectedAsk, Readinesses, timedelta(seconds=20), timedelta(seconds=60))
+MANY = 1000
+"""Jobs of which the last preflight is read at a time: an answer travels in one payload."""
+
+LIST_JOBS = Activity("list_supervised_jobs", Nothing, Jobs, _s(60), _s(600))
+FIND_ORDER = Activity("find_job_order", OneJob, JobOrder, _s(30), _s(300))
+READ_HOME = Activity("read_job", OnJob, NativeJob, _s(20), _s(40))
+"""The same reading as `READ_JOB`, not waited for as long: a cluster that is away is no reason to stop."""
+CHECK_CLUSTER = Activity("check_target_cluster", ClusterAsk, ClusterSeen, _s(90), _s(180))
+SAVE_READINESS = Activity("save_readiness", SaveIn, Nothing, _s(20), _s(600))
+READ_READINESS = Activity("read_readiness", Jobs, Readinesses, _s(20), _s(60))

@@ -61,6 +61,7 @@ class FoundCheckpoint(Value):
 class FoundCheckpoints(Value):
     """What a root holds, by the judgement of `runbook checkpoints`."""
 
+    site: str
     there: bool
     """The root itself is there."""
     newest: FoundCheckpoint | None = None

@@ -52,6 +52,7 @@ COMMANDS = (
     Command("why", "clients.commands.nodes:why", "Say what is thought of a node, and from what.", LOOK),
     Command("classify", "clients.commands.faults:classify", "Judge one text here: a log, a report, a dump.", LOOK),
     Command("lemons", "clients.commands.nodes:lemons", "Nodes and GPUs that come back with trouble.", LOOK),
+    Command("preflight", "clients.commands.preflights:preflight", "Could each cluster receive a job?", LOOK),
     Command("report", "clients.commands.reports:report", "Timeline, stage times and ETTR of a job or node.", LOOK),
     Command("logs", "clients.commands.jobs:logs", "Last lines of a job's own output.", LOOK),
     Command("approve", "clients.commands.questions:approve", "Answer an open question with yes.", ANSWER),

@@ -7,8 +7,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from clients import readiness
 from clients.output import clean
 from clients.shapes import Description, DryRun, LemonRow, OpenQuestion, PlacementPlan, RunRow, Why
+from clients.tables import age, cell, grid, table
 from fleet.baselines import Baseline
 from fleet.faults.evidence import Evidence, Verdict
 from fleet.ledger import Ledger
@@ -20,38 +22,6 @@ from fleet.runbooks import Lease, View
 STORY_LINES = 25
 """Lines of the story on a page; the report has all of them."""
 _STATUS_STYLE = {"running": "green", "completed": "dim", "failed": "red", "terminated": "red", "timed_out": "red"}
-
-
-def age(at: float | None, now: float | None = None) -> str:
-    """How long ago, as short as `4m10s`."""
-    if at is None:
-        return "-"
-    passed = max(0.0, (time.time() if now is None else now) - at)
-    return f"{passed:.0f}s" if passed < 59.5 else lasting(passed)
-
-
-def cell(text: object, style: str = "") -> Text:
-    """Any text as one cell: cleaned, never read as markup."""
-    return Text(clean(text) or "-", style=style)
-
-
-def grid(rows: Sequence[tuple[str, object]]) -> Table:
-    """`name  value` lines; empty values are left out."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        if value:
-            table.add_row(name, value if isinstance(value, Text) else cell(value))
-    return table
-
-
-def table(*columns: str) -> Table:
-    """An unframed table; the first column never breaks, so that it can be copied."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, column in enumerate(columns):
-        made.add_column(column, no_wrap=number == 0 or number == len(columns) - 1, overflow="fold")
-    return made
 
 
 def run_table(rows: Sequence[RunRow]) -> Table:
@@ -112,6 +82,8 @@ def description(seen: Description, lines: int = STORY_LINES) -> RenderableType:
         parts.append(cell(seen.note, "yellow"))
     if seen.view is not None:
         parts += _body(seen.view, lines)
+    if seen.readiness is not None:
+        parts += [_section("If its cluster is lost"), readiness.page(seen.readiness)]
     if seen.remembered is not None:
         parts.append(_section("On record"))
         if seen.remembered.verdict is not None:

@@ -6,12 +6,14 @@ from pydantic import ValidationError
 from temporalio.client import Client
 
 from activities import api
-from clients import jobs, nodes, runs, talk
+from clients import jobs, nodes, preflights, runs, talk
 from clients.ask_cluster import read
 from clients.errors import CliError, usage
 from clients.names import subject_of, workflow_id
 from clients.shapes import Description, LogLines, Remembered
+from fleet.identity import job_workflow_id
 from fleet.policy import Policy
+from fleet.preflight import Readiness
 from fleet.report import Report, job_report
 
 
@@ -87,11 +89,24 @@ async def describe(client: Client, subject: str) -> Description:
     if found is not None:
         view, note = await talk.view_of(found.handle)
         remembered = await _remembered(client, identity) if view is None else None
-        return Description(run=found.row, view=view, note=note, ui=talk.link(client, identity), remembered=remembered)
+        return Description(
+            run=found.row,
+            view=view,
+            note=note,
+            ui=talk.link(client, identity),
+            remembered=remembered,
+            readiness=await _readiness(client, identity),
+        )
     remembered = await _remembered(client, identity)
     if remembered is None or remembered == Remembered():
         await runs.needed(client, subject)  # raises with what there is
     return Description(run=None, note=f"Temporal knows no runbook {identity} (any more)", remembered=remembered)
+
+
+async def _readiness(client: Client, identity: str) -> Readiness | None:
+    """Of a job's own runbook, not of its children."""
+    job, _ = subject_of(identity)
+    return await preflights.of_job(client, job) if job is not None and identity == job_workflow_id(job) else None
 
 
 async def _remembered(client: Client, identity: str) -> Remembered | None:

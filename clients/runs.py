@@ -28,6 +28,7 @@ KINDS = {
     "guard": Runbook.GUARD,
     "lemons": Runbook.LEMONS,
     "lease": Runbook.LEASE,
+    "preflight": Runbook.PREFLIGHT,
 }
 """Words of `runbook list --kind`."""
 FOLLOW_EVERY = 1.0

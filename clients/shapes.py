@@ -11,6 +11,7 @@ from fleet.model import Value
 from fleet.people import Choice, Question
 from fleet.placement import Candidate
 from fleet.plans import PlannedStep
+from fleet.preflight import Readiness
 from fleet.runbooks import View
 
 
@@ -19,7 +20,7 @@ class RunRow(Value):
 
     id: str
     kind: str
-    """job, place, restart, failover, node, ask, watch, guard or lemons."""
+    """job, place, restart, failover, node, ask, watch, guard, lemons or preflight."""
     status: str
     """running, completed, failed, cancelled, terminated or timed_out."""
     cluster: str = ""
@@ -40,6 +41,8 @@ class Description(Value):
     note: str = ""
     ui: str = ""
     remembered: "Remembered | None" = None
+    readiness: Readiness | None = None
+    """Of a job: what protects it, its newest proven checkpoint, and the last preflight of each other cluster."""
 
 
 class Remembered(Value):

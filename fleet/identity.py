@@ -51,6 +51,10 @@ LEMONS = "lemons"
 """Id of the schedule of `FindLemons`; its runs are `lemons-<time>`, for Temporal adds the time."""
 
 
+PREFLIGHT = "preflight"
+"""Id of the schedule of `PreflightTargets`; its runs are `preflight-<time>`, a person's `preflight/<job>`."""
+
+
 def ui_page(ui: str, namespace: str, workflow_id: str) -> str:
     """Address of a runbook in Temporal's UI at `ui` (scheme, host and port)."""
     return f"{ui}/namespaces/{namespace}/workflows/{workflow_id.replace('/', '%2F')}"

@@ -270,6 +270,10 @@ class Limits(Strict):
     def _fits_together(self) -> Self:
         if self.nodes_out_percent == 0 and self.nodes_out > 0:
             raise ValueError('nodes_out_percent "0%" lets no node out; to mean that, set nodes_out: 0 too')
+        if self.preflight_interval < 60:
+            raise ValueError(
+                "preflight_interval must be at least 1m: each preflight asks every cluster once for each job"
+            )
         return self
 
 
@@ -309,6 +313,12 @@ class Copies(Strict):
     """How often it is looked whether one is due. Default 10m: saves are minutes to hours apart."""
     replicate_bandwidth: Rate | None = None
     """Most that one copy in advance may use. Default none, so `bandwidth` alone; it does not hold back a failover."""
+
+    @model_validator(mode="after")
+    def _looks_in_time(self) -> Self:
+        if self.replicate_interval < 60:
+            raise ValueError("replicate_interval must be at least 1m: each look lists the checkpoints of every job")
+        return self
 
 
 class Approver(Strict):

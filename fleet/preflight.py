@@ -3,13 +3,27 @@
 `workflows/preflight.py: preflight_target` asks the cluster and its storage and puts the answers together here.
 """
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 from fleet.identity import parse_tokens
 from fleet.model import Name, Room, Value
+from fleet.orders import JobSpec
 from fleet.placement import Offer, Request, place
 from fleet.placing import PlaceWish
+
+_KEY = r"""["']?{}["']?\s*:\s*["']?([^\s"',}}]+)"""
+_RUN_AS_USER = re.compile(_KEY.format("runAsUser"))
+_FS_GROUP = re.compile(_KEY.format("(?:fsGroup|runAsGroup)"))
+_SERVICE_ACCOUNT = re.compile(_KEY.format("serviceAccountName"))
+_IMAGE = re.compile(_KEY.format("image") + r"|--container-image[= ](\S+)")
+_MODULE = re.compile(r"^\s*(?:module\s+(?:load|add)|ml)\s+([^#;&|\n]+)", re.MULTILINE)
+_ACCOUNTING = {
+    "account": re.compile(r"(?:--account[= ]|-A ?)(\S+)"),
+    "QOS": re.compile(r"(?:--qos[= ]|-q ?)(\S+)"),
+}
 
 
 class CheckName(StrEnum):
@@ -139,6 +153,59 @@ def capacity(request: Request, room: Room, scope: str) -> tuple[Check, bool]:
         ), False
     do = "raise the quota, or let the job name an account with room" if "leaves" in why else "take it out of the job"
     return Check(name=CheckName.CAPACITY, ok=False, why=empty.candidates[0].why, do=do), False
+
+
+class NewUser(NamedTuple):
+    """Who a new attempt would run as."""
+
+    check: Check
+    owner: str
+    """To whom its files must belong: a user, or `UID[:GID]`; empty where nobody says."""
+
+
+def run_as(spec: JobSpec, kind: str, own: str, me: str) -> NewUser:
+    """Who the new attempt would be there. `own`: the job's user where it is now, empty where that says nothing there
+    (a Kubernetes namespace has none); `me`: the account of the cluster's worker, which a batch job without a user
+    runs as."""
+    if kind == "kubernetes":
+        uid, gid = _first(_RUN_AS_USER, spec.script), _first(_FS_GROUP, spec.script)
+        account = _first(_SERVICE_ACCOUNT, spec.script) or "default"
+        who = f"user {uid}" if uid else "the image's user"
+        owner = f"{uid}:{gid}" if uid and gid else uid
+        return NewUser(passed(CheckName.RUN_AS, f"its pods run as {who}, service account {account}"), owner)
+    user = spec.user or (own if kind == "sim" else me)
+    if own and user != own:
+        why = f"it runs as {own} now, and would run as {user}"
+        return NewUser(failed(CheckName.RUN_AS, why, f"submit it with `user: {own}`"), own)
+    words = " ".join((*spec.options, *(line for line in spec.script.splitlines() if line.startswith("#"))))
+    named = [f"{what} {found}" for what, how in _ACCOUNTING.items() if (found := _first(how, words))]
+    return NewUser(passed(CheckName.RUN_AS, f"as {', '.join([user or 'its own user', *named])}"), user)
+
+
+def cannot_become(user: str, me: str, *, root: bool, known: bool) -> Check | None:
+    """Why the worker of a batch cluster cannot submit as `user`; None when it can. Its scheduler lets only root do
+    it for somebody else."""
+    if not user or user == me:
+        return None
+    if not known:
+        return failed(CheckName.RUN_AS, f"the cluster's worker knows no user {user}", f"make {user} known there")
+    if not root:
+        do = f"run the worker there as root or as {user}"
+        return failed(CheckName.RUN_AS, f"the cluster's worker is {me} and cannot submit as {user}", do)
+    return None
+
+
+def named_in(template: str) -> str:
+    """Images and modules that a batch script or manifest names; whether they are there only its nodes can tell."""
+    images = sorted({name for pair in _IMAGE.findall(template) for name in pair if name})
+    modules = sorted({word for line in _MODULE.findall(template) for word in line.split()})
+    found = (("image", images), ("module", modules))
+    return "; ".join(f"it names the {what} {', '.join(names)[:200]}" for what, names in found if names)
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
 
 
 def failed(name: CheckName, why: str, do: str = "") -> Check:

@@ -33,6 +33,7 @@ class Runbook(StrEnum):
     PLACE = "PlaceJob"
     TRANSFER = "FailoverAcrossClusters"
     LEASE = "HoldLease"
+    PREFLIGHT = "PreflightTargets"
 
 
 REFUSED = "Refused"
@@ -248,6 +249,16 @@ class HealRequestNote(Value):
 
 class LemonsInput(Value):
     """The fleet is read anew at each run."""
+
+
+class PreflightInput(Value):
+    """Which jobs; none named: all under supervision."""
+
+    jobs: tuple[str, ...] = ()
+    """Also those that are left when a run begins anew."""
+    ready: int = 0
+    """Jobs so far that could move."""
+    unready: int = 0
 
 
 class HealInput(Value):

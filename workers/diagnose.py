@@ -108,7 +108,7 @@ def as_page(report: HangReport) -> "RenderableType":
     """The verdict, who is suspected, who waits for what, and what was refused."""
     from rich.console import Group
 
-    from clients.render import cell, grid, table
+    from clients.tables import cell, grid, table
 
     verdict = report.verdict
     parts: list[RenderableType] = [

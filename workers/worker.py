@@ -11,19 +11,8 @@ from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
-from temporalio.client import (
-    Client,
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleAlreadyRunningError,
-    ScheduleCalendarSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleRange,
-    ScheduleSpec,
-)
+from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError
 from temporalio.worker import Interceptor, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -36,17 +25,20 @@ from activities.leases import LeaseActivities
 from activities.lemons import LemonControlActivities, LemonNodeActivities
 from activities.nodes import NodeActivities
 from activities.placing import PlacingActivities
+from activities.preflights import PreflightClusterActivities, PreflightControlActivities
 from activities.registry import implementations
 from activities.runtime import Runtime
 from activities.search import typed
+from activities.sites import SiteActivities
 from activities.store import AsyncHistoryStore, sqlite_url
 from activities.transfer import MoveActivities
 from activities.watching import WatchActivities
 from activities.waves import WaveControlActivities, WaveNodeActivities
 from clients.embedded import running
 from fleet import attributes
-from fleet.identity import LEMONS, RUNBOOKS_QUEUE, cluster_queue, data_queue, guard_workflow_id, watch_workflow_id
-from fleet.runbooks import GuardInput, LemonsInput, Runbook, WatchInput
+from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, data_queue, guard_workflow_id, watch_workflow_id
+from fleet.runbooks import GuardInput, Runbook, WatchInput
+from workers.schedules import make_schedules
 from workflows.all import ALL
 from workflows.base import Abandoned, StepFailed
 
@@ -58,8 +50,6 @@ GRACE = timedelta(seconds=5)
 """How long running steps may finish when the worker is asked to stop."""
 STOP_LIMIT = 30.0
 """Seconds after which a stopping worker is not waited for any more."""
-LEMONS_AT = 10
-"""Hour of the day, UTC, of the search for lemons."""
 COPIES = 8
 """Copies at once per site: each hashes and has several files in flight; the rest waits its turn."""
 SLOTS = 200
@@ -124,6 +114,7 @@ def make_workers(
                     *implementations(LemonControlActivities(runtime)),
                     *implementations(MoveActivities(runtime)),
                     *implementations(LeaseActivities(runtime)),
+                    *implementations(PreflightControlActivities(runtime)),
                 ],
                 workflow_runner=SandboxedWorkflowRunner(
                     restrictions=SandboxRestrictions.default.with_passthrough_modules(*PASS_THROUGH)
@@ -140,6 +131,7 @@ def make_workers(
         WatchActivities(runtime),
         WaveNodeActivities(runtime),
         LemonNodeActivities(runtime),
+        PreflightClusterActivities(runtime),
     )
     made.extend(
         worker(
@@ -149,10 +141,11 @@ def make_workers(
         )
         for cluster in clusters
     )
+    movers = (CopyActivities(runtime), SiteActivities(runtime))
     made.extend(
         worker(
             task_queue=data_queue(site),
-            activities=implementations(CopyActivities(runtime)),
+            activities=[f for owner in movers for f in implementations(owner)],
             max_concurrent_activities=COPIES,
         )
         for site in sites
@@ -184,29 +177,6 @@ async def start_watching(client: Client, clusters: Sequence[str]) -> None:
         )
 
 
-async def schedule_lemons(client: Client) -> None:
-    """The daily search; one that a person has changed or paused stays as it is.
-
-    In the working day of most: what took weeks wakes nobody at night.
-    """
-    search = ScheduleActionStartWorkflow(
-        Runbook.LEMONS,
-        LemonsInput(),
-        id=LEMONS,
-        task_queue=RUNBOOKS_QUEUE,
-        static_summary="nodes and GPUs that come back with trouble",
-        typed_search_attributes=typed({attributes.STEP: "starting", attributes.NEEDS_HUMAN: False}),
-    )
-    daily = ScheduleSpec(calendars=[ScheduleCalendarSpec(hour=[ScheduleRange(LEMONS_AT)])])
-    policy = SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=timedelta(hours=12))
-    try:
-        await client.create_schedule(LEMONS, Schedule(action=search, spec=daily, policy=policy))
-    except ScheduleAlreadyRunningError:
-        pass
-    except RPCError as error:  # a namespace without the right to make schedules still heals its nodes
-        log.error("the daily search for lemons could not be scheduled", error=error.message)
-
-
 async def run_worker(
     runtime: Runtime,
     clusters: Sequence[str],
@@ -229,7 +199,7 @@ async def run_worker(
             await running.enter_async_context(worker)
         if runbooks:
             await start_watching(runtime.client, clusters)
-            await schedule_lemons(runtime.client)
+            await make_schedules(runtime.client, runtime.policy())
         log.info("worker is ready", clusters=list(clusters), runbooks=runbooks)
         await stop.wait()
         log.info("worker stops; running steps may finish")

@@ -7,6 +7,7 @@ from workflows.heal import HealNode
 from workflows.lease import HoldLease
 from workflows.lemons import FindLemons
 from workflows.place import PlaceJob
+from workflows.preflight import PreflightTargets
 from workflows.restart import RestartInPlace
 from workflows.supervise import SuperviseJob
 from workflows.transfer import FailoverAcrossClusters
@@ -24,4 +25,5 @@ ALL = (
     FindLemons,
     PlaceJob,
     HoldLease,
+    PreflightTargets,
 )

@@ -110,7 +110,7 @@ class Targets(Book):
     async def find_checkpoints(self, storages: Storages, total_steps: int | None) -> FoundCheckpoints:
         """What the source holds. Raises StepFailed where its mover does not answer."""
         if storages.source is None:
-            return FoundCheckpoints(there=False, at=self.now())
+            return FoundCheckpoints(site="", there=False, at=self.now())
         return await self.act(
             site_api.FIND_CHECKPOINTS,
             site_api.FindCheckpoints(storage=storages.source, total_steps=total_steps),

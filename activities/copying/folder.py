@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import pwd
+import re
 import shutil
 import stat
 import tempfile
@@ -24,6 +25,7 @@ from fleet.errors import FleetError, PermanentError, RefusedError, TemporaryErro
 
 PIECE = 1 << 20
 """Bytes of one read; a cancelled hash ends at the next one."""
+_NUMBERS = re.compile(r"(?P<uid>\d{1,10})(?::(?P<gid>\d{1,10}))?", re.ASCII)
 _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS, errno.EROFS, errno.EACCES}
 
 
@@ -226,15 +228,14 @@ class FolderStore:
         await asyncio.to_thread(self._give, folder, owner)
 
     def _give(self, folder: str, owner: str) -> None:
-        entry = _entry(owner)
+        uid, gid = _ids(owner)
         for _, folders, files, fd in os.fwalk(self.root / folder, follow_symlinks=False):
             for name in (*folders, *files):
-                os.chown(name, entry.pw_uid, entry.pw_gid, dir_fd=fd, follow_symlinks=False)
+                os.chown(name, uid, gid, dir_fd=fd, follow_symlinks=False)
 
     def give_file(self, path: str, owner: str) -> None:
         """The same for one file or folder; the root itself is empty."""
-        entry = _entry(owner)
-        os.chown(self.root / path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+        os.chown(self.root / path, *_ids(owner), follow_symlinks=False)
 
     def names(self) -> frozenset[str]:
         """What lies in the root itself."""
@@ -250,19 +251,27 @@ class FolderStore:
             raise _error(f"{self.place.at('')}: {what}", error) from error
 
 
-def _entry(owner: str) -> pwd.struct_passwd:
+def _ids(owner: str) -> tuple[int, int]:
+    """User and group of an owner; group -1 (left as it is) where only a number of a user is given."""
     if why := cannot_give(owner):
         raise PermanentError(why)
-    return pwd.getpwnam(owner)
+    if number := _NUMBERS.fullmatch(owner):
+        return int(number["uid"]), int(number["gid"] or -1)
+    entry = pwd.getpwnam(owner)
+    return entry.pw_uid, entry.pw_gid
 
 
 def cannot_give(owner: str) -> str:
-    """Why files here cannot be given to a user; empty when they can."""
-    try:
-        entry = pwd.getpwnam(owner)
-    except KeyError:
-        return f"this machine knows no user {shown(owner)}; the files cannot be given to them"
-    if os.geteuid() not in {0, entry.pw_uid}:
+    """Why files here cannot be given to a user (a name, or `UID[:GID]`); empty when they can."""
+    if number := _NUMBERS.fullmatch(owner):
+        uid, group = int(number["uid"]), number["gid"]
+        foreign_group = group is not None and int(group) not in {os.getegid(), *os.getgroups()}
+    else:
+        try:
+            uid, foreign_group = pwd.getpwnam(owner).pw_uid, False
+        except KeyError:
+            return f"this machine knows no user {shown(owner)}; the files cannot be given to them"
+    if os.geteuid() != 0 and (os.geteuid() != uid or foreign_group):
         return (
             f"the worker is neither root nor {shown(owner)}; run it as one of them, else the job cannot use the files"
         )

@@ -9,7 +9,9 @@ from clients.options import COMMON, Common, Reason, Timeout, run
 if TYPE_CHECKING:
     from temporalio.client import Client
 
-Kind = Literal["job", "place", "restart", "failover", "node", "ask", "watch", "guard", "lemons"]
+Kind = Literal[
+    "job", "place", "restart", "failover", "transfer", "node", "ask", "watch", "guard", "lease", "lemons", "preflight"
+]
 CANCEL_WAIT = 120.0
 """Seconds that `cancel` waits for the described, safe state by default."""
 
