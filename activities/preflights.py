@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from pydantic import ValidationError
-from temporalio.api.history.v1 import WorkflowExecutionStartedEventAttributes
 from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -67,7 +66,9 @@ class PreflightClusterActivities(Owner):
         spec = wish.spec(arg.cluster, kind)
         refuses = await backend.try_submit(spec)
         about = [line for line in refuses if kind != "kubernetes" and _ABOUT_USER.search(line)]
-        user = _user(spec, kind, arg.job.user, about)
+        home = self.runtime.policy().clusters.get(arg.job.cluster or "")
+        own = "" if home is not None and home.kind == "kubernetes" else arg.job.user
+        user = _user(spec, kind, own, about)
         return ClusterSeen(
             checks=(
                 await _credentials(backend),
@@ -144,7 +145,7 @@ class PreflightControlActivities(Owner):
 
     @implements(preflight_api.FIND_ORDER)
     async def find_order(self, arg: preflight_api.OneJob) -> JobOrder:
-        """From the runbook's own start, else the start of its first run, else what was stored."""
+        """From the start of its runbook, and from what was stored."""
         policy = self.runtime.policy()
         handle = self._client.get_workflow_handle(job_workflow_id(arg.job))
         try:
@@ -161,41 +162,21 @@ class PreflightControlActivities(Owner):
             cluster=last.cluster if last else start.cluster,
             native_id=last.native_id if last else start.native_id or "",
             kinds={name: one.kind for name, one in policy.clusters.items()},
-            wish=start.wish,
+            wish=start.wish or start.home,
             spec=start.spec,
             script=saved.script if saved else None,
             spec_text=saved.spec_text if saved else "",
             redacted=saved.redacted if saved else False,
-            ledger=view.ledger,
             remembered=await self._remembered(arg.job),
         )
 
     async def _start(self, handle: WorkflowHandle[object, object]) -> SuperviseInput:
-        """With what was submitted, which is told to the first run of a chain only. A first run that is gone tells
-        nothing: then what was stored serves."""
-        seen = await self._first_event(handle)
-        start, first = await self._input(seen), seen.first_execution_run_id
-        if start.wish or start.spec or first == seen.original_execution_run_id:
-            return start
-        try:
-            begun = await self._input(
-                await self._first_event(self._client.get_workflow_handle(handle.id, run_id=first))
-            )
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-            return start
-        return start.model_copy(update={"wish": begun.wish, "spec": begun.spec})
-
-    @staticmethod
-    async def _first_event(handle: WorkflowHandle[object, object]) -> WorkflowExecutionStartedEventAttributes:
+        """What its runbook was started with; a run that follows another one carries it on."""
         async for event in handle.fetch_history_events(page_size=1):
-            return event.workflow_execution_started_event_attributes
+            seen = event.workflow_execution_started_event_attributes.input.payloads
+            (start,) = await self._client.data_converter.decode(list(seen), [SuperviseInput])
+            return SuperviseInput.model_validate(start)
         raise TemporaryError(f"{handle.id} has no history yet")
-
-    async def _input(self, seen: WorkflowExecutionStartedEventAttributes) -> SuperviseInput:
-        (start,) = await self._client.data_converter.decode(list(seen.input.payloads), [SuperviseInput])
-        return SuperviseInput.model_validate(start)
 
     # -- what came of it
 

@@ -4,7 +4,7 @@ from activities import transfer_api
 from activities.registry import implements
 from activities.runtime import Owner
 from fleet.errors import RefusedError
-from fleet.transfer import wish_of_native
+from fleet.protected import as_saved
 
 
 class MoveActivities(Owner):
@@ -24,4 +24,4 @@ class MoveActivities(Owner):
                 f"the script of {arg.job} holds a secret, which was not saved, so it cannot be submitted again; keep "
                 "secrets in files or in the scheduler's own means"
             )
-        return transfer_api.WishOut(wish=wish_of_native(arg.job, arg.native, kind, saved.script))
+        return transfer_api.WishOut(wish=as_saved(arg.job, arg.native, kind, saved.script, saved.spec_text))

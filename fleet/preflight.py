@@ -56,6 +56,8 @@ class Preflight(Value):
     site: str = ""
     """Site of its storage there; empty where no checkpoint root is named or no site is known."""
     checks: tuple[Check, ...]
+    owner: str = ""
+    """To whom copied files must belong there: a user, or `UID[:GID]`; empty: nobody says."""
     room_now: bool = False
     """It would get its nodes now, not only when the cluster is empty."""
     at: float

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Mapping
 
-from fleet.identity import TOKEN_PREFIX, parse_tokens
-from fleet.ledger import Ledger
+from fleet.identity import parse_tokens
 from fleet.model import NativeJob, Value
 from fleet.orders import JobSpec
-from fleet.placement import Request
-from fleet.placing import BATCH, ClusterWords, PlaceWish
+from fleet.placing import PlaceWish
 from fleet.preflight import Protected
+from fleet.transfer import wish_of_native
 
 _ACCOUNTING = re.compile(r"^\s+Priority=\S+ Nice=\S+ Account=(?P<account>\S+) QOS=(?P<qos>\S+)", re.MULTILINE)
 _WORKDIR = re.compile(r"^\s+WorkDir=(?P<path>/.*)$", re.MULTILINE)
@@ -33,7 +32,6 @@ class JobOrder(Value):
     spec_text: str = ""
     redacted: bool = False
     """A secret was taken out of what was saved, so it cannot be submitted."""
-    ledger: Ledger | None = None
     remembered: Protected | None = None
     """What an earlier look made of it."""
 
@@ -47,7 +45,7 @@ def protected(order: JobOrder, native: NativeJob | None) -> tuple[Protected | No
 
     `native` is the job live; None while its cluster does not answer.
     """
-    wish = order.wish or _of_spec(order, native) or _of_saved(order, native)
+    wish = order.wish or _of_order(order, native)
     known = order.remembered
     if wish is None and known is not None:
         wish = known.wish
@@ -75,36 +73,29 @@ def protected(order: JobOrder, native: NativeJob | None) -> tuple[Protected | No
     return found, ""
 
 
-def _of_spec(order: JobOrder, native: NativeJob | None) -> PlaceWish | None:
-    spec = order.spec
-    if spec is None or not order.kind:
+def _of_order(order: JobOrder, native: NativeJob | None) -> PlaceWish | None:
+    """A job of one cluster: its script as that cluster stored it, else as it was submitted."""
+    if native is None or not order.kind:
         return None
-    return PlaceWish(
-        request=_request(order, native),
-        name=spec.name,
-        templates={order.kind: spec.script},
-        comment=spec.comment,
-        workdir=spec.workdir,
-        user=spec.user,
-    )
+    if order.script is not None and not order.redacted:
+        wish = as_saved(order.job, native, order.kind, order.script, order.spec_text)
+        return wish.model_copy(update={"workdir": order.spec.workdir}) if order.spec is not None else wish
+    if order.spec is None:
+        return None
+    return wish_of_native(order.job, native, order.kind, order.spec.script, order.spec.workdir)
 
 
-def _of_saved(order: JobOrder, native: NativeJob | None) -> PlaceWish | None:
-    """An adopted job: the script as its cluster stored it, and what was not in it."""
-    if order.script is None or order.redacted or native is None or not order.kind:
-        return None
-    workdir = _WORKDIR.search(order.spec_text)
-    account, qos = accounting(order.spec_text)
+def as_saved(job: str, native: NativeJob, kind: str, script: str, spec_text: str) -> PlaceWish:
+    """A job of one cluster as one for all clusters of its kind, under the account and the QOS that it has.
+
+    `script` and `spec_text` are what was saved at its adoption.
+    """
+    workdir = _WORKDIR.search(spec_text)
+    account, qos = accounting(spec_text)
+    wish = wish_of_native(job, native, kind, script, workdir["path"] if workdir else "/")
     given = tuple(f"--{key}={word}" for key, word in (("account", account), ("qos", qos)) if word)
-    alike = [name for name, kind in sorted(order.kinds.items()) if kind == order.kind] if given else []
-    return PlaceWish(
-        request=_request(order, native),
-        name=native.name,
-        templates={order.kind: order.script},
-        clusters={name: ClusterWords(options=given, scope=account) for name in alike},
-        comment=comment_of(native),
-        workdir=workdir["path"] if workdir else "/",
-        user=native.user if order.kind in BATCH else None,
+    return wish.model_copy(
+        update={"options": (*wish.options, *given), "scopes": {**wish.scopes, **({kind: account} if account else {})}}
     )
 
 
@@ -113,30 +104,6 @@ def accounting(spec_text: str) -> tuple[str, str]:
     found = _ACCOUNTING.search(spec_text)
     words = (found["account"], found["qos"]) if found else ("", "")
     return tuple("" if word in _NOBODY else word for word in words)  # type: ignore[return-value]
-
-
-def comment_of(native: NativeJob) -> str:
-    """Its tokens as they stand in a comment."""
-    tokens = native.tokens
-    words = [
-        ("checkpoint", tokens.checkpoint),
-        ("total-steps", tokens.total_steps),
-        ("checkpoint-signal", tokens.checkpoint_signal),
-        ("generation-check", "yes" if tokens.generation_check else None),
-        ("log", tokens.log),
-        ("dumps", tokens.dumps),
-    ]
-    flags = [name for name, given in (("supervise", True), ("transfer", tokens.transfer)) if given]
-    said = [f"{key}={value}" for key, value in words if value is not None]
-    return " ".join(f"{TOKEN_PREFIX}{word}" for word in (*flags, *said))
-
-
-def _request(order: JobOrder, native: NativeJob | None) -> Request:
-    last = order.ledger.last if order.ledger else None
-    nodes = native.nodes_wanted if native is not None else len(last.nodes) if last is not None else 1
-    return Request(
-        job=order.job, nodes=max(1, nodes), gpus_per_node=native.gpus_per_node if native is not None else 0
-    )
 
 
 def _protections(order: JobOrder, native: NativeJob | None) -> tuple[str, ...]:

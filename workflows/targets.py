@@ -46,6 +46,7 @@ class Targets(Book):
             cluster=cluster,
             site=storages.target.site if storages.target else "",
             checks=in_order((*seen.checks, *checks)),
+            owner=seen.owner,
             room_now=seen.room_now,
             at=self.now(),
         )

@@ -10,7 +10,7 @@ from fleet.placement import Request
 from fleet.placing import PlaceWish
 from fleet.policy_file import parse_policy
 from fleet.preflight import cannot_become, capacity, named_in, run_as
-from fleet.protected import JobOrder, accounting, comment_of, protected
+from fleet.protected import JobOrder, accounting, protected
 from fleet.sites import moved, storage_of
 
 KINDS = {"alpha": "slurm", "beta": "slurm", "gamma": "kubernetes"}
@@ -187,16 +187,11 @@ def test_an_adopted_job_goes_on_from_its_saved_script_as_its_user_account_and_qo
     assert why == ""
     made = found.wish.spec("beta", "slurm")
     assert (made.user, made.script, made.workdir) == ("ada", SCRIPT, "/home/ada/my work")
-    assert made.options == ("--nodes=2", "--account=ml", "--qos=high")
+    assert made.options == ("--gres=gpu:8", "--account=ml", "--qos=high", "--nodes=2")
     assert parse_tokens(made.comment).checkpoint == "/ckpt/train"
     assert found.wish.request == Request(job="train", nodes=2, gpus_per_node=8)
     assert found.targets == ("beta",)
     assert (found.user, found.total_steps) == ("ada", 100)
-
-
-def test_the_tokens_of_a_job_read_back_from_the_comment_that_is_made_of_them() -> None:
-    read = parse_tokens(comment_of(NATIVE))
-    assert read == NATIVE.tokens
 
 
 def test_a_name_cannot_pose_as_an_account() -> None:
