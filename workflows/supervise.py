@@ -450,6 +450,7 @@ class SuperviseJob(Moving):
             self.answered()
         else:
             self.leave_as(result.text)
+        self.watching()
 
     def leave_as(self, text: str) -> None:
         """Stays as it is until an order, new evidence or a new start."""

@@ -1,5 +1,6 @@
 """A job moves to another cluster with its checkpoint: real files, real rclone, embedded clusters."""
 
+import getpass
 import json
 import re
 from datetime import timedelta
@@ -39,7 +40,8 @@ class Pair:
 
     def spec(self, tokens: str = "gpu-runbooks.io/transfer", **directives: int | float | str) -> JobSpec:
         root = f"gpu-runbooks.io/checkpoint={self.east / 'jobs' / 'train'} gpu-runbooks.io/generation-check=yes"
-        return self.stage.spec(tokens=f"{root} {tokens}".strip(), steps=STEPS, **directives)
+        spec = self.stage.spec(tokens=f"{root} {tokens}".strip(), steps=STEPS, **directives)
+        return spec.model_copy(update={"user": getpass.getuser()})
 
     async def on_beta(self) -> list[NativeJob]:
         return [j for j in await self.beta.jobs(max_age=0) if j.key == "train"]
@@ -115,6 +117,7 @@ async def test_a_person_orders_it_and_the_researcher_did_not_opt_in(pair: Pair) 
     assert await pair.on_beta() == []
     assert (await stage.native(native_id)).phase is Phase.RUNNING
 
+    await stage.at_step(JOB, "watching")
     await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
     await stage.answer(await stage.question(MOVE), Choice.APPROVE)
     view = await stage.runs_in("train", 2)
