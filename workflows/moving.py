@@ -137,12 +137,13 @@ class Moving(Placed):
 
     def is_former(self, native: NativeJob) -> bool:
         """An object that the job has left behind; it is looked at at once, for its cluster answers again."""
-        found = any(
-            one.fingerprint == native.fingerprint and one.cluster == native.cluster for one in self.inp.former
-        )
-        if found:
+        if any((one.cluster, one.fingerprint) == (native.cluster, native.fingerprint) for one in self.inp.former):
             self.retire_at = 0.0
-        return found
+            return True
+        return native.cluster != self.inp.cluster and self._was_attempt(native)
+
+    def _was_attempt(self, native: NativeJob) -> bool:
+        return any((a.cluster, a.native_id) == (native.cluster, native.native_id) for a in self.ledger.attempts)
 
     def is_successor(self, native: NativeJob) -> bool:
         """Its newest submit. The move that made it tells of it at its end; was that one ended by a person, the job is
@@ -159,9 +160,7 @@ class Moving(Placed):
         self.successor = None
         if native is None or last is None or native.phase.ended or not native.nodes:
             return
-        if native.cluster == self.inp.cluster or any(
-            a.native_id == native.native_id and a.cluster == native.cluster for a in self.ledger.attempts
-        ):
+        if native.cluster == self.inp.cluster or self._was_attempt(native):
             return
         self.tell(f"it runs in {native.cluster} ({native.native_id}), where it was moved to")
         if last.ended_at is None:
