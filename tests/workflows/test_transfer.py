@@ -136,7 +136,7 @@ async def test_a_copy_above_the_limit_is_asked_about_before_anything_is_stopped(
     assert (await stage.native(native_id)).phase is Phase.RUNNING
     await stage.answer(question, Choice.DENY)
 
-    assert "the job was not touched" in (await stage.result(MOVE)).text
+    assert "the job was not touched" in (await stage.result(MOVE))["text"]
     assert (await stage.native(native_id)).phase is Phase.RUNNING
     assert pair.saved(pair.west) == []
 
@@ -196,7 +196,7 @@ async def test_a_move_that_finds_no_checkpoint_touches_nothing(pair: Pair) -> No
     stage.faults.freeze_node((await stage.nodes_of())[0])
 
     await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
-    told = (await stage.result(MOVE)).text
+    told = (await stage.result(MOVE))["text"]
 
     assert "nothing to go on from" in told
     assert "the job was not touched" in told
