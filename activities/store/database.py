@@ -10,6 +10,7 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
+    bindparam,
     case,
     create_engine,
     event,
@@ -24,7 +25,6 @@ from sqlalchemy.engine import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql.dml import ReturningInsert
-from sqlalchemy.sql.elements import ColumnElement
 
 from activities.store.tables import META, SCHEMA_VERSION, TIMES, VERSION
 from fleet.errors import InvalidInputError, PermanentError, TemporaryError
@@ -33,8 +33,6 @@ BUSY_LIMIT = 10.0
 """Seconds that a write waits for another process's write before it fails (SQLite)."""
 CONNECT_LIMIT = 10
 """Seconds until a PostgreSQL server that does not answer counts as away."""
-CHUNK = 500
-"""Rows per statement; SQLite takes 32 766 bound values in one, and a row has at most 11."""
 _OURS = 0x6770752D72756E62  # "gpu-runb"; PostgreSQL's advisory locks have numbers
 _LOCK_SCHEMA = text("SELECT pg_advisory_xact_lock(:n)").bindparams(n=_OURS)
 
@@ -75,28 +73,31 @@ class Database:
 
     def append(self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], unique: str) -> int:
         """Appends the rows whose `unique` column is not there yet; returns how many were new."""
-        made = 0
-        for start in range(0, len(rows), CHUNK):
-            part = [_clean(row) for row in rows[start : start + CHUNK]]
-            made += len(connection.execute(self._or_ignore(table, part, unique).returning(table.c[unique])).all())
-        return made
+        if not rows:
+            return 0
+        statement = self._or_ignore(table, unique).returning(table.c[unique])
+        return len(connection.execute(statement, [_clean(row) for row in rows]).all())
 
     def append_if_new(
         self,
         connection: Connection,
         table: Table,
-        row: Mapping[str, Any],
-        same: Any,
+        rows: Sequence[Mapping[str, Any]],
+        same: Sequence[str],
         stale_before: float | None = None,
-    ) -> bool:
-        """Appends unless the newest row of the subject has the same digest and is not older than `stale_before`.
+    ) -> int:
+        """Appends each row unless the newest one that equals it in the columns `same` has the same digest and is not
+        older than `stale_before`. Returns how many were appended.
 
-        One statement, so that two processes never both append; PostgreSQL would let them, and so is told to take
-        one at a time.
+        One statement for each row, so that two processes never both append; PostgreSQL would let them, and so is told
+        to take one at a time.
         """
+        if not rows:
+            return 0
         if self.postgresql:
             connection.execute(text(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE'))
-        return bool(connection.execute(_if_new(table, _clean(row), same, stale_before)).all())
+        statement = _if_new(table, tuple(rows[0]), same, stale_before)
+        return sum(len(connection.execute(statement, _clean(row)).all()) for row in rows)
 
     def prepare(self) -> int:
         """Creates what is missing and returns the schema's version as it was found; today's for a new store.
@@ -110,7 +111,7 @@ class Database:
                 connection.execute(CreateTable(table, if_not_exists=True))
                 for index in table.indexes:
                     connection.execute(CreateIndex(index, if_not_exists=True))
-            connection.execute(self._or_ignore(VERSION, [{"id": 1, "version": SCHEMA_VERSION}], "id"))
+            connection.execute(self._or_ignore(VERSION, "id"), {"id": 1, "version": SCHEMA_VERSION})
             version: int = connection.execute(select(VERSION.c.version).where(VERSION.c.id == 1)).scalar_one()
         if version > SCHEMA_VERSION:
             raise PermanentError(
@@ -137,10 +138,10 @@ class Database:
         """Closes every connection; the database can be used again afterwards."""
         self._engine.dispose()
 
-    def _or_ignore(self, table: Table, rows: Sequence[Mapping[str, Any]], unique: str) -> Insert:
+    def _or_ignore(self, table: Table, unique: str) -> Insert:
         if self.postgresql:
-            return postgresql.insert(table).values(list(rows)).on_conflict_do_nothing(index_elements=[unique])
-        return sqlite.insert(table).values(list(rows)).on_conflict_do_nothing(index_elements=[unique])
+            return postgresql.insert(table).on_conflict_do_nothing(index_elements=[unique])
+        return sqlite.insert(table).on_conflict_do_nothing(index_elements=[unique])
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -161,13 +162,14 @@ def _first_line(error: DBAPIError) -> str:
 
 
 def _if_new(
-    table: Table, row: Mapping[str, Any], same: ColumnElement[bool], stale_before: float | None
+    table: Table, names: Sequence[str], same: Sequence[str], stale_before: float | None
 ) -> ReturningInsert[Any]:
+    """For rows of these columns: made once, whatever their number."""
+    given = {name: bindparam(name, type_=table.c[name].type) for name in names}
     newest = select(table.c.digest if stale_before is None else case((table.c.at >= stale_before, table.c.digest)))
-    newest = newest.where(same).order_by(table.c.id.desc()).limit(1)
-    values = [literal(value, type_=table.c[name].type) for name, value in row.items()]
-    source = select(*values).where(func.coalesce(newest.scalar_subquery(), "") != row["digest"])
-    return insert(table).from_select(list(row), source).returning(table.c.id)
+    newest = newest.where(*(table.c[name] == given[name] for name in same)).order_by(table.c.id.desc()).limit(1)
+    source = select(*given.values()).where(func.coalesce(newest.scalar_subquery(), "") != given["digest"])
+    return insert(table).from_select(list(names), source).returning(table.c.id)
 
 
 def _clean(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class HistoryStore:
             "at": saved_at,
         }
         with self._db.writing() as connection:
-            return self._db.append_if_new(connection, SPECS, row, SPECS.c.job == job, stale_before=saved_at - DAY)
+            return bool(self._db.append_if_new(connection, SPECS, [row], ["job"], stale_before=saved_at - DAY))
 
     def add_evidence(self, evidence: Iterable[Evidence]) -> int:
         """Appends what is not known yet (by `Evidence.key`), and what it puts on the record of nodes and GPUs;
@@ -92,9 +92,9 @@ class HistoryStore:
         """Appends which GPUs a node holds; False when they are the ones that are known."""
         gpus = json.dumps(sorted(inventory.gpus))
         row = {"cluster": inventory.cluster, "node": inventory.node, "gpus": gpus, "at": inventory.at}
-        here = and_(INVENTORIES.c.cluster == inventory.cluster, INVENTORIES.c.node == inventory.node)
+        rows = [{**row, "digest": _digest(gpus)}]
         with self._db.writing() as connection:
-            return self._db.append_if_new(connection, INVENTORIES, {**row, "digest": _digest(gpus)}, here)
+            return bool(self._db.append_if_new(connection, INVENTORIES, rows, ["cluster", "node"]))
 
     def save_report(self, subject: str, kind: str, report: str, at: float | None = None) -> bool:
         """Appends a finished report (JSON text); False when exactly this one is stored already.
@@ -112,19 +112,17 @@ class HistoryStore:
 
     def save_verdict(self, subject: str, verdict: Verdict, at: float | None = None) -> bool:
         """Appends a verdict on a job, a node or a runbook; False when the subject's newest verdict is the same."""
-        with self._db.writing() as connection:
-            return self._append_verdict(connection, subject, verdict, at)
+        return bool(self.save_verdicts({subject: verdict}, at))
 
-    def save_verdicts(self, verdicts: Mapping[str, Verdict], at: float | None = None) -> None:
-        """`save_verdict` for many subjects, in one transaction: each commit waits for the disk."""
+    def save_verdicts(self, verdicts: Mapping[str, Verdict], at: float | None = None) -> int:
+        """`save_verdict` for many subjects, in one transaction, for each commit waits for the disk; returns how many
+        were appended."""
+        rows = []
+        for subject, verdict in verdicts.items():
+            body = json.dumps(redact_tree(verdict.model_dump(mode="json")), separators=(",", ":"))
+            rows.append({"subject": subject, "body": body, "digest": _digest(subject, body), "at": _now(at)})
         with self._db.writing() as connection:
-            for subject, verdict in verdicts.items():
-                self._append_verdict(connection, subject, verdict, at)
-
-    def _append_verdict(self, connection: Connection, subject: str, verdict: Verdict, at: float | None) -> bool:
-        body = json.dumps(redact_tree(verdict.model_dump(mode="json")), separators=(",", ":"))
-        row = {"subject": subject, "body": body, "digest": _digest(subject, body), "at": _now(at)}
-        return self._db.append_if_new(connection, VERDICTS, row, VERDICTS.c.subject == subject)
+            return self._db.append_if_new(connection, VERDICTS, rows, ["subject"])
 
     # -- reads
 

@@ -419,7 +419,7 @@ running() { [[ -n $(etcd_pid) ]] || die "$NAME is stopped; start it first"; }
 fake_nodes() { # COUNT GPUS
   [[ ${1:-0} =~ ^[0-9]{1,4}$ ]] || die "fake-nodes wants a number, not '$1'"
   [[ -n $(kwok_pid) ]] || daemon kwok kwok --kubeconfig="$D/admin.kubeconfig" --manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake \
-    --node-lease-duration-seconds=40 --server-address="127.0.0.1:$(( PORT + 5 ))" ${KWOK_STAGES:+--config "$KWOK_STAGES"}
+    --node-lease-duration-seconds=40 --server-address="127.0.0.1:$(( PORT + 5 ))" --config "${KWOK_STAGES:-$HERE/k8s_fake_nodes.yaml}"
   (( ${1:-0} > 0 )) || return 0
   python3 "$HERE/k8s_fake_nodes.py" --kubeconfig "$D/admin.kubeconfig" --prefix "$NAME-f" --count "$1" --gpus "$2"
   until_true 120 fake_ready "$1" || die "not all of $1 fake nodes are Ready after 120 s; see $D/log/kwok.log"

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from activities.backends.kubernetes import marks
-from activities.backends.kubernetes.api import KubeApi
+from activities.backends.kubernetes.api import KubeApi, Raw
 from activities.backends.kubernetes.backend import KubernetesBackend
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.progress import LOG_LIMIT
 from activities.backends.kubernetes.writes import TRIES
 from fleet.errors import PermanentError, RefusedError, TemporaryError
 from fleet.identity import TOKEN_PREFIX
-from fleet.model import NativeJob, Phase, Progress, ReceiptGrade
+from fleet.model import MARK, NativeJob, Phase, Progress, ReceiptGrade
 from fleet.orders import StartOrder, StopQuery
 from fleet.waves import wave_op
 from tests.kubernetes.accounts import kubeconfig_of
@@ -146,6 +146,34 @@ async def test_a_second_writer_on_the_same_node_loses_no_taint_and_ours_is_set(
     left = {t["key"] for t in (await gamma.get("node", node))["spec"].get("taints", [])}
     assert left - {"node.kubernetes.io/unschedulable"} == {"example.com/theirs", "example.com/later"}
     await gamma.kubectl("taint", "node", node, "example.com/theirs-", "example.com/later-")
+
+
+async def test_the_taint_of_a_cordon_goes_and_comes_with_ours_in_one_write_and_with_anothers_stays_theirs(
+    gamma: Cluster, backend: KubernetesBackend
+) -> None:
+    node, path = gamma.node(1), f"/api/v1/nodes/{gamma.node(1)}"
+    await backend.isolate(node, OP, "XID 79")
+    raw = await backend.api.get("node", path)
+    assert _cordon_taints(raw) == [marks.CORDON_TAINT]
+    writers = {
+        f["manager"] for f in raw["metadata"]["managedFields"] if "f:taints" in f["fieldsV1"].get("f:spec", {})
+    }
+    assert writers == {MARK}, "the node controller had nothing left to write"
+    await backend.release(node, OP)
+    raw = await backend.api.get("node", path)
+    assert (_cordon_taints(raw), raw["spec"].get("unschedulable")) == ([], None)
+
+    await gamma.kubectl("cordon", node)
+    before = await until(lambda: backend.api.get("node", path), _cordon_taints, 30)
+    assert (await backend.isolate(node, OP, "XID 79")).foreign_drain
+    with pytest.raises(RefusedError, match="somebody else"):
+        await backend.release(node, OP)
+    assert (await backend.api.get("node", path))["spec"] == before["spec"]
+    await gamma.kubectl("uncordon", node)
+
+
+def _cordon_taints(raw: Raw) -> list[Raw]:
+    return [taint for taint in raw["spec"].get("taints", []) if taint["key"] == marks.CORDON_TAINT["key"]]
 
 
 async def test_many_nodes_are_isolated_with_one_list_and_one_patch_each_beside_a_second_writer(

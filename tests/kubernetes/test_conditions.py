@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from activities.backends.kubernetes.nodeview import SILENT_AFTER, BootTimes, node_facts
-from activities.backends.kubernetes.records import node_record
+from activities.backends.kubernetes.marks import Isolation
+from activities.backends.kubernetes.nodeview import REBOOT_WITHIN, SILENT_AFTER, BootTimes, LastFacts, node_facts
+from activities.backends.kubernetes.records import NodeRecord, node_record
 from activities.nodes import node_evidence
 from fleet.faults.classify import classify
 from fleet.faults.evidence import Evidence, FaultClass, Kind, Verdict
 from fleet.faults.tables import load_tables
+from fleet.model import NodeFacts, NodeState
 from tests.kubernetes.making import RESOURCE
 
 NOW = time.time()
@@ -21,8 +23,8 @@ def stamp(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
-def evidence(*conditions: tuple[str, str, str], ready_since: float = NOW - 900, quiet: float = 60) -> list[Evidence]:
-    """What a Ready node with these conditions (type, status, reason), 300 s old, gives."""
+def node(*conditions: tuple[str, str, str], ready_since: float = NOW - 900, quiet: float = 60) -> NodeRecord:
+    """A Ready node with these conditions (type, status, reason), 300 s old and last written `quiet` s ago."""
     written = [
         {
             "type": kind,
@@ -45,8 +47,13 @@ def evidence(*conditions: tuple[str, str, str], ready_since: float = NOW - 900, 
             "allocatable": {RESOURCE: "8"},
         },
     }
-    facts = node_facts("gamma", node_record(raw, RESOURCE), (), BootTimes(), NOW)
-    return list(node_evidence(facts, NOW))
+    return node_record(raw, RESOURCE)
+
+
+def evidence(*conditions: tuple[str, str, str], ready_since: float = NOW - 900, quiet: float = 60) -> list[Evidence]:
+    """What such a node gives."""
+    record = node(*conditions, ready_since=ready_since, quiet=quiet)
+    return list(node_evidence(node_facts("gamma", record, (), BootTimes(), NOW), NOW))
 
 
 def judged(found: list[Evidence]) -> Verdict:
@@ -89,3 +96,27 @@ def test_what_stood_before_the_present_boot_asks_for_no_other_repair() -> None:
 def test_a_restarting_runtime_alone_moves_no_job() -> None:
     verdict = judged(evidence(("FrequentContainerdRestart", "True", "x")))
     assert (verdict.fault, verdict.rule) == (FaultClass.INFORMATIONAL, "condition:FrequentContainerdRestart")
+
+
+def test_a_node_that_did_not_change_is_shown_as_the_same_value_until_it_changes_by_itself() -> None:
+    last, boots = LastFacts(), BootTimes()
+    record = node(("KernelDeadlock", "True", "DockerHung"))
+    silent = NOW - 60 + SILENT_AFTER
+
+    def at(seconds: float, jobs: tuple[str, ...] = (), seen: NodeRecord = record) -> NodeFacts:
+        return last.of("gamma", seen, jobs, boots, seconds)
+
+    first = at(NOW)
+    assert first == node_facts("gamma", record, (), boots, NOW).model_copy(update={"read_at": 0.0})
+    assert at(silent - 2) is first
+    assert [c.status for c in at(silent + 2).conditions] == ["Unknown"]
+    assert at(silent + 3, ("job/default/llm",)).jobs == ("job/default/llm",)
+    assert at(silent + 4, seen=node()).conditions == ()
+
+
+def test_a_reboot_that_is_not_seen_stops_colouring_a_node_that_is_not_written_any_more() -> None:
+    last, boots = LastFacts(), BootTimes()
+    mark = Isolation(op="opaaaaa", boot="b1", at=NOW, cordoned=True, reboot_from="b1", reboot_at=NOW)
+    record = node().model_copy(update={"isolation": mark, "cordoned": True})
+    states = [last.of("gamma", record, (), boots, NOW + s).state for s in (1, REBOOT_WITHIN - 1, REBOOT_WITHIN + 1)]
+    assert states == [NodeState.REBOOTING, NodeState.REBOOTING, NodeState.DRAINED]

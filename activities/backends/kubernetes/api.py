@@ -1,11 +1,11 @@
 """One connection to one apiserver: JSON in, JSON out, a limit on every call, no retries of its own.
 
 The official client brings credentials, TLS and the connection; its generated models are not used, for a runbook reads
-a few fields of many objects and must keep the fields that it does not know.
+a few fields of many objects and must keep the fields that it does not know. pydantic's parser takes half the time of
+the standard library's: the list of 1,000 nodes is 3 MiB, and each change of a node one of 3 KiB.
 """
 
 import asyncio
-import json
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.stream.ws_client import ERROR_CHANNEL, get_websocket_url
+from pydantic_core import from_json
 
 from activities.backends.kubernetes.credentials import Credentials
 from activities.backends.kubernetes.outcomes import Outcome, classify, error_of_read
@@ -195,7 +196,7 @@ class KubeApi:
                     raise error_of_read(what, answer.outcome, answer.text, answer.retry_after)
                 async for line in response.content:
                     if line.strip():
-                        yield json.loads(line)
+                        yield from_json(line)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise TemporaryError(f"{what}: the watch broke ({type(error).__name__}: {error})", 0.5) from error
 
@@ -239,7 +240,7 @@ class KubeApi:
 def exit_code(data: bytes) -> int:
     """Of a Status on an exec's error channel; -1 where it says none."""
     try:
-        status = json.loads(data)
+        status = from_json(data)
     except ValueError:
         return -1
     if status.get("status") == "Success":
@@ -254,7 +255,7 @@ def _answer(response: aiohttp.ClientResponse, data: bytes, *, plain: bool) -> An
     if plain and response.status == 200:
         return Answer(Outcome.DONE, {"text": data.decode(errors="replace")}, "", after)
     try:
-        body = json.loads(data) if data else {}
+        body = from_json(data) if data else {}
     except ValueError:
         body = {"message": data[:200].decode(errors="replace")}
         if 200 <= response.status < 300:

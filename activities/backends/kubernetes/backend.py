@@ -13,7 +13,7 @@ from activities.backends.kubernetes.jobs import JobOrders
 from activities.backends.kubernetes.jobview import JobRecord
 from activities.backends.kubernetes.mirror import Mirror
 from activities.backends.kubernetes.nodes import NodeOrders, is_free
-from activities.backends.kubernetes.nodeview import REBOOT_WITHIN
+from activities.backends.kubernetes.nodeview import REBOOT_WITHIN, LastFacts
 from activities.backends.kubernetes.progress import Outputs
 from activities.backends.kubernetes.proofs import END, Proofs
 from activities.backends.kubernetes.rights import missing_rights
@@ -234,6 +234,7 @@ class KubernetesBackend:
         events: dict[Mirror[Any], asyncio.Event] = {}
         jobs: dict[str, NativeJob] = {}
         nodes: dict[str, NodeFacts] = {}
+        last = LastFacts()
         first = True
         try:
             while True:
@@ -247,10 +248,10 @@ class KubernetesBackend:
                 records = self.view.records_of(picture)
                 await asyncio.gather(*(self._place(record) for record in records))
                 seen_jobs = {record.job.native_id: record.job for record in records}
-                seen_nodes = {f.node: f.model_copy(update={"read_at": 0.0}) for f in self.view.facts_of(picture)}
+                seen_nodes = {facts.node: facts for facts in self.view.changing_facts(picture, last)}
                 new_jobs = [job for key, job in seen_jobs.items() if jobs.get(key) != job]
                 new_jobs += [await self._went(job) for key, job in jobs.items() if key not in seen_jobs]
-                new_nodes = [facts for key, facts in seen_nodes.items() if nodes.get(key) != facts]
+                new_nodes = [f for key, f in seen_nodes.items() if f is not (old := nodes.get(key)) and f != old]
                 jobs, nodes = seen_jobs, seen_nodes
                 if first or new_jobs or new_nodes:
                     yield Change(jobs=tuple(new_jobs), nodes=tuple(new_nodes), resync=first, at=picture.at)

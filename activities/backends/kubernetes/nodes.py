@@ -136,6 +136,8 @@ class NodeOrders:
             if mark is None or mark.op != op:
                 return None
             left = [taint for taint in _in_service(record, taints) if taint["key"] != marks.ISOLATED]
+            if mark.cordoned:
+                left = _not_cordoned(left)
             words = dict.fromkeys((marks.ISOLATED, marks.STATE, marks.OUT_OF_SERVICE))
             if op_of_reason(record.cordon_reason) == op:
                 words[marks.CORDON_REASON] = None
@@ -261,6 +263,11 @@ def _in_service(record: NodeRecord, taints: list[Raw]) -> list[Raw]:
     return [t for t in taints if not record.out_of_service or t["key"] != marks.OUT_TAINT["key"]]
 
 
+def _not_cordoned(taints: list[Raw]) -> list[Raw]:
+    """The taints without the one that goes with a cordon."""
+    return [t for t in taints if any(t[key] != value for key, value in marks.CORDON_TAINT.items())]
+
+
 def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str, *, slinky: bool = False) -> Raw | None:
     """The patch that isolates the node; None where a cordon or a mark stands already. Slinky's operator gives the
     reason to the Slurm node, unless somebody has written one for it."""
@@ -274,7 +281,11 @@ def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str, *, sl
         "metadata": {"annotations": words},
         "spec": {
             "unschedulable": True,
-            "taints": [*taints, {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"}],
+            "taints": [
+                *_not_cordoned(taints),
+                marks.CORDON_TAINT,
+                {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"},
+            ],
         },
     }
 

@@ -1,5 +1,7 @@
 """A node as the port shows it. Pure, save for the memory of when each boot was first seen."""
 
+import math
+
 from activities.backends.kubernetes.records import NodeRecord
 from fleet.model import BOOT_MARGIN, NodeCondition, NodeFacts, NodeState
 
@@ -59,6 +61,30 @@ def node_facts(cluster: str, record: NodeRecord, jobs: tuple[str, ...], boots: B
         conditions=tuple(_heard(condition, record, at) for condition in record.conditions),
         read_at=at,
     )
+
+
+def same_until(record: NodeRecord, at: float) -> float:
+    """Epoch seconds at which the same record begins to be shown differently by itself; infinity for never."""
+    ends = [last + SILENT_AFTER for last in record.heartbeats.values()]
+    if record.isolation is not None:
+        ends.append(record.isolation.reboot_at + REBOOT_WITHIN)
+    return min((end for end in ends if end > at), default=math.inf)
+
+
+class LastFacts:
+    """What each node was shown as last, so that of many nodes only those that changed are looked at again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[NodeRecord, tuple[str, ...], float, NodeFacts]] = {}
+
+    def of(self, cluster: str, record: NodeRecord, jobs: tuple[str, ...], boots: BootTimes, at: float) -> NodeFacts:
+        """`node_facts` without the time of reading; the very same value while nothing about the node changes."""
+        known = self._known.get(record.name)
+        if known is not None and known[0] is record and known[1] == jobs and at < known[2]:
+            return known[3]
+        made = node_facts(cluster, record, jobs, boots, at).model_copy(update={"read_at": 0.0})
+        self._known[record.name] = (record, jobs, same_until(record, at), made)
+        return made
 
 
 def _heard(condition: NodeCondition, record: NodeRecord, at: float) -> NodeCondition:

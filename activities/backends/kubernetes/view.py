@@ -18,7 +18,7 @@ from activities.backends.kubernetes.kinds.base import JobKind
 from activities.backends.kubernetes.kueue import JOB_UID, by_owner, workloads_path
 from activities.backends.kubernetes.marks import FIRST
 from activities.backends.kubernetes.mirror import Mirror
-from activities.backends.kubernetes.nodeview import BootTimes, node_facts
+from activities.backends.kubernetes.nodeview import BootTimes, LastFacts, node_facts
 from activities.backends.kubernetes.records import NodeRecord, PodRecord, node_record, pod_record
 from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.polling import Shared
@@ -31,6 +31,8 @@ ONE_BY_ONE = 32
 """Nodes that are read one by one; of more, the list of all is the smaller load."""
 FIRST_LIST = 30.0
 """Seconds that the first list of everything may take."""
+Show = Callable[[str, NodeRecord, tuple[str, ...], BootTimes, float], NodeFacts]
+"""As `node_facts`."""
 
 
 class Picture:
@@ -298,11 +300,18 @@ class ClusterView:
         return {node.name: node for node in found}
 
     def facts_of(self, picture: Picture) -> tuple[NodeFacts, ...]:
+        return self._shown(picture, node_facts)
+
+    def changing_facts(self, picture: Picture, last: LastFacts) -> tuple[NodeFacts, ...]:
+        """The same without the time of reading, for who compares one picture with the next."""
+        return self._shown(picture, last.of)
+
+    def _shown(self, picture: Picture, show: Show) -> tuple[NodeFacts, ...]:
         pods = [pod for pod in picture.pods if not (pod.slurmd and self.settings.slinky)]
         holders = held_nodes(pods, Owners(picture.objects))
         self.records = ({} if picture.whole else self.records) | picture.nodes
         made = tuple(
-            node_facts(self.cluster, record, holders.get(record.name, ()), self.boots, picture.at)
+            show(self.cluster, record, holders.get(record.name, ()), self.boots, picture.at)
             for record in sorted(picture.nodes.values(), key=lambda r: r.name)
         )
         for facts in made:
