@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
     from activities import api, copy_api, site_api
     from activities.site_api import FoundCheckpoint, FoundCheckpoints, Storages, copy_order
     from fleet.ladder import CLUSTER_IS_GONE
+    from fleet.lease import ClusterLoss, lease_receipt
     from fleet.ledger import Stage
     from fleet.model import NodeReceipt, ReceiptGrade
     from fleet.people import Choice
@@ -38,6 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows import attributes
     from workflows.base import ASK_BRIEFLY, StepFailed
     from workflows.choosing import Choosing
+    from workflows.lease import lapse
     from workflows.recovery import Recovery
     from workflows.targets import Targets
 
@@ -62,8 +64,8 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         self.storages = Storages()
         self.found: FoundCheckpoint | None = None
         self.left = False
-        """The old attempt is stopped and fenced, or a person attests that it is gone."""
-        self.attested = False
+        """There is a receipt for every node of the old attempt."""
+        self.unasked = False
 
     @workflow.run
     async def run(self, inp: RecoveryInput) -> RecoveryResult:
@@ -214,15 +216,20 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         return None
 
     async def attest(self) -> RecoveryResult | None:
-        """Nobody can ask the old cluster. Its ranks are gone because a person has seen it, and says so by name."""
+        """Nobody can ask the old cluster. Its ranks are gone because their launchers' lease has lapsed, else because
+        a person has seen it and says so by name."""
         nodes = self.inp.old.nodes
+        why_no_lease = await self.lapse()
+        if not why_no_lease:
+            return None
         start = self.now()
         outcome = await self.ask(
             title=f"{self.inp.cluster} does not answer: are the ranks of {self.inp.job} gone?",
             why=(
                 f"Attempt {self.inp.old.generation} ran on {', '.join(nodes)}. Before it starts in {self.cluster} "
                 "somebody must have seen that none of its ranks runs or can write any more: power off, network cut, "
-                "storage fenced. Two writers spoil the newest checkpoint."
+                "storage fenced. Two writers spoil the newest checkpoint. "
+                f"A lease proves nothing here: {why_no_lease}"
             ),
             steps=(
                 "attest: I have seen that every rank on these nodes is gone",
@@ -239,7 +246,7 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         if await self.answers():
             self.tell(f"{self.inp.cluster} answers again: it is asked instead")
             return await self.leave_old()
-        self.stopped_at, self.left, self.attested = self.now(), True, True
+        self.stopped_at, self.left, self.unasked = self.now(), True, True
         self.receipts |= {
             node: NodeReceipt(
                 node=node, grade=ReceiptGrade.ATTESTED, detail=f"attested by {outcome.by}", at=self.now()
@@ -248,6 +255,28 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         }
         self.tell(f"{outcome.by} attests that the ranks on {', '.join(nodes)} are gone")
         return None
+
+    async def lapse(self) -> str:
+        """Takes the lease of the old attempt's launchers back and waits until it has lapsed. Why that proves nothing;
+        empty with a receipt, the weakest there is."""
+        if self.inp.verdict.rule != CLUSTER_IS_GONE:
+            return "its cluster was not known to be lost"
+        old, checks = self.inp.old, self.inp.native.tokens.generation_check
+        loss = ClusterLoss(reachable=False, answered_at=self.inp.detected_at)
+        self.at("fence", waits="the lease of its launchers to lapse, if they hold one", then="copy")
+        start = self.now()
+        try:
+            lapsed = await lapse(self, old, checks_generation=checks, loss=loss, why=self.inp.verdict.title)
+        except StepFailed as failed:
+            return str(failed)
+        verdict = lease_receipt(old, lapsed, checks_generation=checks, loss=loss)
+        if verdict.receipt is None:
+            return "; ".join(verdict.why_not)
+        self.receipts |= {receipt.node: receipt for receipt in verdict.receipt.nodes}
+        self.stopped_at, self.left, self.unasked = self.now(), True, True
+        self.stage(Stage.FENCE, start, "lease")
+        self.tell(f"the lease of attempt {old.generation} has lapsed on {', '.join(old.nodes)}")
+        return ""
 
     # -- bringing its state
 
@@ -364,7 +393,7 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         """As `Recovery.state_now`."""
         if self.running_here:
             return f"attempt {self.inp.generation} was started in {self.now_in} and runs on there"
-        if self.attested:
+        if self.unasked:
             return f"nothing of it was started elsewhere; in {self.inp.cluster} it is as that cluster shows it"
         return super().state_now()
 

@@ -191,9 +191,9 @@ async def test_a_cluster_that_answers_again_is_not_left(pair: Pair) -> None:
 async def test_a_move_that_finds_no_checkpoint_touches_nothing(pair: Pair) -> None:
     stage = pair.stage
     native_id = await stage.supervise(spec=pair.spec())
+    stage.faults.freeze_node((await stage.nodes_of())[0])  # so that it saves no more
     for marker in pair.east.glob("jobs/train/step_*/COMPLETE"):
         marker.unlink()
-    stage.faults.freeze_node((await stage.nodes_of())[0])
 
     await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
     told = (await stage.result(MOVE))["text"]
