@@ -34,7 +34,7 @@ from fleet.preflight import (
 )
 from fleet.protected import JobOrder
 from fleet.runbooks import VIEW, Runbook, SuperviseInput, View
-from fleet.sites import moved, storage_of
+from fleet.sites import moved, replica, storage_of
 
 Saved = TypeVar("Saved", Readiness, Protected)
 
@@ -218,6 +218,37 @@ class PreflightControlActivities(Owner):
             return site_api.Storages(source=source, target=moved(policy, source, arg.target))
         except (InvalidInputError, NotFoundError) as error:
             return site_api.Storages(source=source, why=str(error))
+
+    @implements(site_api.PLAN_REPLICAS)
+    async def plan_replicas(self, arg: site_api.ReplicasAsk) -> site_api.Replicas:
+        """The sites that the job's own site replicates to."""
+        policy, job = self.runtime.policy(), arg.job
+        if job.cluster is None or job.checkpoint is None:
+            return site_api.Replicas(why="it has no cluster yet" if job.checkpoint else "it names no checkpoint root")
+        try:
+            source = storage_of(policy, job.cluster, job.checkpoint)
+        except (InvalidInputError, NotFoundError) as error:
+            return site_api.Replicas(why=str(error))
+        sites = []
+        for name in policy.sites[source.site].replicate_to:
+            near = [cluster for cluster in job.targets if policy.site_of(cluster) == name]
+            cluster = near[0] if near else ""
+            owner = self._owner(job, cluster) if cluster else job.user
+            sites.append(
+                site_api.Replica(cluster=cluster, source=source, target=replica(policy, source, name), owner=owner)
+            )
+        rules = policy.copies
+        return site_api.Replicas(
+            every=rules.replicate_every,
+            bandwidth=rules.replicate_bandwidth,
+            sites=tuple(sites),
+            why="" if sites else f"{source.site} replicates to no other site",
+        )
+
+    def _owner(self, job: Protected, cluster: str) -> str:
+        """To whom the job's files belong there; the worker's own where nobody says."""
+        kind = self.runtime.policy().cluster(cluster).kind
+        return run_as(job.wish.spec(cluster, kind), kind, job.user, "").owner
 
 
 def _read(kind: type[Saved], text: str) -> Saved | None:

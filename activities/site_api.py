@@ -10,7 +10,7 @@ from activities.copy_api import CopyOrder
 from fleet.copying.manifest import Parts
 from fleet.copying.places import copy_op
 from fleet.model import Value
-from fleet.preflight import Check
+from fleet.preflight import Check, Protected
 from fleet.sites import Storage
 
 
@@ -30,6 +30,35 @@ class Storages(Value):
     target: Storage | None = None
     why: str = ""
     """Why one is missing, with what to do."""
+
+
+class ReplicasAsk(Value):
+    """Where a job's checkpoints are copied to in advance."""
+
+    job: Protected
+
+
+class Replica(Value):
+    """One site that gets them."""
+
+    cluster: str
+    """A cluster there that could receive the job: its freeze holds; empty where there is none."""
+    source: Storage
+    target: Storage
+    owner: str = ""
+    """To whom the files must belong there."""
+
+
+class Replicas(Value):
+    """By today's policy."""
+
+    every: int = 0
+    """Each so many-th complete checkpoint."""
+    bandwidth: float | None = None
+    """Bytes a second of one copy at most."""
+    sites: tuple[Replica, ...] = ()
+    why: str = ""
+    """Why there is none."""
 
 
 class FindCheckpoints(Value):
@@ -127,6 +156,7 @@ def copy_order(
 
 
 FIND_STORAGE = Activity("find_storage", StorageAsk, Storages, timedelta(seconds=20), timedelta(seconds=600))
+PLAN_REPLICAS = Activity("plan_replicas", ReplicasAsk, Replicas, timedelta(seconds=20), timedelta(seconds=600))
 FIND_CHECKPOINTS = Activity(
     "find_checkpoints", FindCheckpoints, FoundCheckpoints, timedelta(minutes=15), timedelta(hours=1)
 )

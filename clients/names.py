@@ -10,7 +10,7 @@ from fleet.model import NAME_PATTERN, NodeRef
 
 _ID = re.compile(
     r"(job|node|watch|guard|lease|preflight)(/[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}){1,6}"
-    r"|(lemons|preflight)-[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}Z(/ask/[0-9]{1,9})?"
+    r"|(lemons|preflight|replicas)-[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}Z(/ask/[0-9]{1,9})?"
 )
 _NAME = re.compile(NAME_PATTERN.removesuffix("$") + r"\Z")
 AS_VARIABLE = "GPU_RUNBOOKS_AS"

@@ -29,6 +29,7 @@ KINDS = {
     "lemons": Runbook.LEMONS,
     "lease": Runbook.LEASE,
     "preflight": Runbook.PREFLIGHT,
+    "replicas": Runbook.REPLICATE,
 }
 """Words of `runbook list --kind`."""
 FOLLOW_EVERY = 1.0

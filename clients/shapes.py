@@ -20,7 +20,7 @@ class RunRow(Value):
 
     id: str
     kind: str
-    """job, place, restart, failover, node, ask, watch, guard, lemons or preflight."""
+    """job, place, restart, failover, node, ask, watch, guard, lemons, preflight or replicas."""
     status: str
     """running, completed, failed, cancelled, terminated or timed_out."""
     cluster: str = ""

@@ -55,6 +55,10 @@ PREFLIGHT = "preflight"
 """Id of the schedule of `PreflightTargets`; its runs are `preflight-<time>`, a person's `preflight/<job>`."""
 
 
+REPLICAS = "replicas"
+"""Id of the schedule of `ReplicateCheckpoints`; its runs are `replicas-<time>`."""
+
+
 def ui_page(ui: str, namespace: str, workflow_id: str) -> str:
     """Address of a runbook in Temporal's UI at `ui` (scheme, host and port)."""
     return f"{ui}/namespaces/{namespace}/workflows/{workflow_id.replace('/', '%2F')}"

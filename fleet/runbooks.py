@@ -34,6 +34,7 @@ class Runbook(StrEnum):
     TRANSFER = "FailoverAcrossClusters"
     LEASE = "HoldLease"
     PREFLIGHT = "PreflightTargets"
+    REPLICATE = "ReplicateCheckpoints"
 
 
 REFUSED = "Refused"
@@ -259,6 +260,16 @@ class PreflightInput(Value):
     ready: int = 0
     """Jobs so far that could move."""
     unready: int = 0
+
+
+class ReplicateInput(Value):
+    """The jobs are read anew at each run."""
+
+    jobs: tuple[str, ...] = ()
+    """Those that are left when a run begins anew."""
+    done: int = 0
+    """Copies that this run has made so far."""
+    failed: int = 0
 
 
 class HealInput(Value):

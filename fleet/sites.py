@@ -53,6 +53,14 @@ def moved(policy: Policy, storage: Storage, cluster: str) -> Storage:
     return _at(policy, name, inner)
 
 
+def replica(policy: Policy, storage: Storage, site: str) -> Storage:
+    """The same folder on another site. Raises InvalidInputError for a folder that is not below its mount."""
+    inner = _below(storage.path, policy.sites[storage.site].mount)
+    if inner is None:
+        raise InvalidInputError(f"{storage.path} is not below {policy.sites[storage.site].mount}")
+    return _at(policy, site, inner)
+
+
 def _at(policy: Policy, name: str, inner: str) -> Storage:
     site = policy.sites[name]
     return Storage(

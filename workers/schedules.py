@@ -17,14 +17,14 @@ from temporalio.client import (
     ScheduleUpdate,
     ScheduleUpdateInput,
 )
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.search import typed
 from fleet import attributes
-from fleet.identity import LEMONS, PREFLIGHT, RUNBOOKS_QUEUE
+from fleet.identity import LEMONS, PREFLIGHT, REPLICAS, RUNBOOKS_QUEUE
 from fleet.model import Value
 from fleet.policy import Policy
-from fleet.runbooks import LemonsInput, PreflightInput, Runbook
+from fleet.runbooks import LemonsInput, PreflightInput, ReplicateInput, Runbook
 
 log = structlog.get_logger()
 
@@ -39,6 +39,20 @@ async def make_schedules(client: Client, policy: Policy) -> None:
     every = _every(policy.limits.preflight_interval)
     said = "could each cluster receive each protected job?"
     await _make(client, PREFLIGHT, Runbook.PREFLIGHT, PreflightInput(), every, said)
+    if policy.copies.replicate_every:
+        every = _every(policy.copies.replicate_interval)
+        await _make(client, REPLICAS, Runbook.REPLICATE, ReplicateInput(), every, "checkpoints copied in advance")
+    else:
+        await _drop(client, REPLICAS)
+
+
+async def _drop(client: Client, name: str) -> None:
+    """The policy wants it no more."""
+    try:
+        await client.get_schedule_handle(name).delete()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            log.error("a schedule could not be taken away", schedule=name, error=error.message)
 
 
 def _every(seconds: float) -> ScheduleSpec:

@@ -8,6 +8,7 @@ from workflows.lease import HoldLease
 from workflows.lemons import FindLemons
 from workflows.place import PlaceJob
 from workflows.preflight import PreflightTargets
+from workflows.replicate import ReplicateCheckpoints
 from workflows.restart import RestartInPlace
 from workflows.supervise import SuperviseJob
 from workflows.transfer import FailoverAcrossClusters
@@ -26,4 +27,5 @@ ALL = (
     PlaceJob,
     HoldLease,
     PreflightTargets,
+    ReplicateCheckpoints,
 )

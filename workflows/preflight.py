@@ -10,9 +10,8 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from activities import api, preflight_api
     from activities.site_api import FoundCheckpoints
-    from fleet.model import NativeJob
     from fleet.preflight import Protected, ProvenCheckpoint, Readiness
-    from fleet.protected import JobOrder, protected
+    from fleet.protected import JobOrder
     from fleet.runbooks import VIEW, Ending, PreflightInput, Runbook, View
     from workflows.base import StepFailed
     from workflows.targets import Targets
@@ -93,11 +92,10 @@ class PreflightTargets(Targets):
     async def one(self, job: str) -> Readiness | None:
         """Its readiness, remembered; None where it is over meanwhile."""
         try:
-            order = await self.act(preflight_api.FIND_ORDER, preflight_api.OneJob(job=job), summary=f"order of {job}")
+            order, subject, why = await self.job_order(job)
         except StepFailed as failed:
             self.tell(f"{job}: {failed}")
             return None
-        subject, why = protected(order, await self.native(order))
         found = await self.readiness(order, subject, why)
         await self.must(
             preflight_api.SAVE_READINESS,
@@ -105,28 +103,6 @@ class PreflightTargets(Targets):
             summary=f"remember what was found of {job}",
         )
         return found
-
-    async def native(self, order: JobOrder) -> NativeJob | None:
-        """The job live; None where it is nowhere yet or its cluster does not answer."""
-        if not order.cluster:
-            return None
-        try:
-            if not order.native_id:
-                found = await self.act(
-                    api.FIND_JOB,
-                    api.FindJob(cluster=order.cluster, job=order.job),
-                    cluster=order.cluster,
-                    summary=f"{order.job} by its name",
-                )
-                return found.jobs[0].job if len(found.jobs) == 1 else None
-            return await self.act(
-                preflight_api.READ_HOME,
-                api.OnJob(cluster=order.cluster, native_id=order.native_id),
-                cluster=order.cluster,
-                summary=f"{order.job} at home",
-            )
-        except StepFailed:
-            return None
 
     async def readiness(self, order: JobOrder, subject: Protected | None, why: str) -> Readiness:
         """Every check on every cluster that has a template."""

@@ -6,9 +6,11 @@ Part of `PreflightTargets`, and of whoever is about to move a job. Nothing is ch
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from activities import preflight_api, site_api
+    from activities import api, preflight_api, site_api
     from activities.site_api import FoundCheckpoints, Storages, copy_order
+    from fleet.model import NativeJob
     from fleet.preflight import Check, CheckName, Preflight, Protected, failed, in_order, passed
+    from fleet.protected import JobOrder, protected
     from workflows.base import Book, StepFailed
 
 AT_CLUSTER = (CheckName.CREDENTIALS, CheckName.CAPACITY, CheckName.ENVIRONMENT, CheckName.RUN_AS)
@@ -17,6 +19,34 @@ AT_SITE = (CheckName.STORAGE, CheckName.SPACE, CheckName.OWNER)
 
 class Targets(Book):
     """What a runbook asks before it moves a job to another cluster."""
+
+    async def job_order(self, job: str) -> tuple[JobOrder, Protected | None, str]:
+        """What its next attempt would be; None and why, where nobody knows. Raises StepFailed for a job that is over
+        meanwhile."""
+        order = await self.act(preflight_api.FIND_ORDER, preflight_api.OneJob(job=job), summary=f"order of {job}")
+        return order, *protected(order, await self.at_home(order))
+
+    async def at_home(self, order: JobOrder) -> NativeJob | None:
+        """The job live; None where it is nowhere yet or its cluster does not answer."""
+        if not order.cluster:
+            return None
+        try:
+            if not order.native_id:
+                found = await self.act(
+                    api.FIND_JOB,
+                    api.FindJob(cluster=order.cluster, job=order.job),
+                    cluster=order.cluster,
+                    summary=f"{order.job} by its name",
+                )
+                return found.jobs[0].job if len(found.jobs) == 1 else None
+            return await self.act(
+                preflight_api.READ_HOME,
+                api.OnJob(cluster=order.cluster, native_id=order.native_id),
+                cluster=order.cluster,
+                summary=f"{order.job} at home",
+            )
+        except StepFailed:
+            return None
 
     async def preflight_target(
         self, job: Protected, cluster: str, newest: FoundCheckpoints | None = None

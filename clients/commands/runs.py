@@ -10,7 +10,19 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 Kind = Literal[
-    "job", "place", "restart", "failover", "transfer", "node", "ask", "watch", "guard", "lease", "lemons", "preflight"
+    "job",
+    "place",
+    "restart",
+    "failover",
+    "transfer",
+    "node",
+    "ask",
+    "watch",
+    "guard",
+    "lease",
+    "lemons",
+    "preflight",
+    "replicas",
 ]
 CANCEL_WAIT = 120.0
 """Seconds that `cancel` waits for the described, safe state by default."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 
 from pydantic import Field
 
@@ -61,13 +62,14 @@ def due_replicas(steps: Iterable[int], copied: Iterable[int], every: int) -> tup
     """Steps of the complete checkpoints of a source that are to be copied in the background, the newest only.
 
     `every`: each k-th complete checkpoint; 0 = none. Counted from the newest one that was copied; the first is due at
-    once. What was skipped meanwhile stays skipped: a failover wants the newest.
+    once. What was skipped meanwhile stays skipped: a failover wants the newest. A trainer keeps few of them, so those
+    that it deleted meanwhile are counted by the steps between two that are there; where there is only one, it is due.
     """
     ordered = sorted(set(steps))
-    if every <= 0 or not ordered:
-        return ()
     newest = max(copied, default=None)
-    since = [step for step in ordered if newest is None or step > newest]
-    if newest is not None and len(since) < every:
+    if every <= 0 or not ordered or (newest is not None and ordered[-1] <= newest):
         return ()
-    return (since[-1],) if since else ()
+    apart = min((two - one for one, two in pairwise(ordered)), default=0)
+    if newest is None or not apart or ordered[-1] - newest >= every * apart:
+        return (ordered[-1],)
+    return (ordered[-1],) if sum(step > newest for step in ordered) >= every else ()

@@ -38,11 +38,13 @@ def root(stage: Stage, job: str = "train", site: str = "near") -> Path:
     return stage.folder / site / job
 
 
-def save(stage: Stage, step: int, job: str = "train", *, site: str = "near", complete: bool = True) -> Path:
+def save(
+    stage: Stage, step: int, job: str = "train", *, site: str = "near", complete: bool = True, lines: int = 200
+) -> Path:
     """A checkpoint as the lab's training program writes it, its marker last; gives its folder."""
     folder = root(stage, job, site) / f"step_{step:08}.g1.0"
     folder.mkdir(parents=True)
-    shards = {f"rank_{rank}.json": f"weights of {rank} at {step}\n".encode() * 200 for rank in range(2)}
+    shards = {f"rank_{rank}.json": f"weights of {rank} at {step}\n".encode() * lines for rank in range(2)}
     for name, data in shards.items():
         (folder / name).write_bytes(data)
     if complete:

@@ -1,0 +1,46 @@
+"""One copy from its survey to its receipt, as every runbook makes it that brings a job's files somewhere."""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from activities import copy_api
+    from activities.copy_api import CopyOrder
+    from fleet.copying.space import size_text
+    from workflows.base import Book, StepFailed
+
+PROOFS = 3
+"""How often a copy is made again of which something differs at the target; then it is the storage's fault."""
+
+
+class Carrying(Book):
+    """What a runbook does to bring files to another site."""
+
+    async def carry(self, order: CopyOrder, site: str, what: str) -> str:
+        """Copies, reads everything back, publishes, and takes away what was only needed for it. Why it is not there,
+        in words; empty when it is. What was copied stays to go on from."""
+        try:
+            survey = await self.act(copy_api.SURVEY_COPY, order, site=site, summary=f"{what} to {site}: does it fit?")
+            if survey.problems:
+                return "; ".join(survey.problems)
+            if survey.published:
+                return ""
+            why = await self._copied(order, site, what)
+            if why:
+                return why
+            await self.act(copy_api.PUBLISH_COPY, order, site=site, summary=f"{what}: publish it at {site}")
+            await self.act(copy_api.DROP_COPY, order, site=site, summary=f"{what}: take staging and links away")
+        except StepFailed as failed:
+            return str(failed)
+        return ""
+
+    async def _copied(self, order: CopyOrder, site: str, what: str) -> str:
+        """Into staging, until it reads back as it was read. Raises StepFailed."""
+        for _ in range(PROOFS):
+            done = await self.act(copy_api.COPY_FILES, order, site=site, summary=f"copy {what} to {site}")
+            proof = await self.act(copy_api.PROVE_COPY, order, site=site, summary=f"read {what} back at {site}")
+            if proof.ok:
+                seconds = done.seconds + proof.seconds
+                self.tell(f"{what}: {size_text(done.copied)} copied to {site} and read back in {seconds:.0f} s")
+                return ""
+            self.tell(f"{what}: {proof.text}; copied again")
+        return f"it reads back differently at {site} again and again: {proof.text}"
