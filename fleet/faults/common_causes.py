@@ -12,7 +12,8 @@ COMMON_NODES = 5
 within minutes; among 1,000 nodes five independent faults of one kind within an hour are as good as impossible."""
 COMMON_SECONDS = 3600.0
 STORAGE_NODES = 2
-"""Nodes on which storage does not answer within `STORAGE_SECONDS` that make it an outage of the storage. Ours."""
+"""Nodes (or jobs whose node nobody knows) that get no answer within `STORAGE_SECONDS`: an outage of the storage.
+Ours."""
 STORAGE_SECONDS = 900.0
 
 _COUNTED = {Kind.XID, Kind.SXID, Kind.GPU_LOST, Kind.CHECK_FAILED, Kind.NODE_CONDITION, Kind.NODE_DOWN}
@@ -24,6 +25,9 @@ _STORAGE_WORDS = re.compile(
     re.IGNORECASE,
 )
 _WAITS_FOR_IT = {
+    "kernel:nfs_silent",
+    "kernel:lustre_silent",
+    "text:stale_handle",
     "kernel:hung_task",
     "kernel:soft_lockup",
     "text:file_not_found",
@@ -90,16 +94,17 @@ def _storage_outage(scene: Scene) -> None:
     silent = [e for e in scene.seen_around if e.code in _STORAGE and e.kind in {Kind.KERNEL_TEXT, Kind.LOG_TEXT}]
     for r in list(scene.readings) if silent else []:
         near = [o for o in silent if abs(scene.when(o) - scene.when(r.evidence)) <= STORAGE_SECONDS]
-        nodes = {node for o in near for node in (o.nodes if o.node is None else (o.node,))}
+        nodes = {o.node or f"job {o.job}" for o in near}
         if len(nodes) < STORAGE_NODES or not _waits_for_storage(r):
             continue
-        scene.refused.append(f"{r.fault}: {r.short} is refused, storage is silent on {len(nodes)} nodes")
+        if r.fault is not FaultClass.TRANSIENT:
+            scene.refused.append(f"{r.fault}: {r.short} is refused, storage is silent in {len(nodes)} places")
         scene.change(
             r,
             tier=Tier.TRANSIENT,
             fault=FaultClass.TRANSIENT,
             rule="storage_outage",
-            phrase=f"{r.phrase}; storage is silent on {len(nodes)} nodes, so it is an outage of the storage",
+            phrase=f"{r.phrase}; storage is silent in {len(nodes)} places, so it is an outage of the storage",
             first_rung="none",
             confidence=0.6,
             culprit=NOBODY,

@@ -47,7 +47,7 @@ JUMP = 5.0
 """Times the median of the last losses that make a jump (ByteRobust: loss or gradient norm five times)."""
 LOSSES = 20
 """Losses whose median a new one is compared with; half of them must be there."""
-BY_NODE = frozenset({"file_not_found", "import_error", "no_space", "dataloader_shm", "cuda_ecc"})
+BY_NODE = frozenset({"file_not_found", "import_error", "no_space", "dataloader_shm", "cuda_ecc", "stale_handle"})
 """Rows of which it matters on how many nodes they are seen: one piece of evidence for each node."""
 MAX_PLACES = 64
 """Nodes, or pairs of ends, of one row that are told apart."""

@@ -41,11 +41,30 @@ class Case(NamedTuple):
     elsewhere: bool = False
 
     @property
+    def id(self) -> str:
+        """Name of the test."""
+        return f"{self.of}{self.shows} {self.name}"
+
+    @property
     def verdict(self) -> Verdict:
         return self.judged(self.now, self.before, self.around)
 
     def judged(self, now: Sequence[Evidence], before: Sequence[Evidence], around: Sequence[Evidence]) -> Verdict:
         return classify(now, history=before, around=around, tables=TABLES, boot=BOOTS, now=NOW)
+
+
+def holds(case: Case) -> None:
+    """The verdict is the wanted one, with the wanted words, and does not depend on the order of what is known."""
+    verdict = case.verdict
+    beside = " ".join((*verdict.companions, *verdict.refused))
+    said = f"{verdict.title} {beside}"
+    assert (verdict.fault, verdict.rule, verdict.first_rung) == (case.fault, case.rule, case.rung), said
+    assert case.node in {"any", verdict.culprit.node}
+    assert case.says in said
+    assert not case.says_not or case.says_not not in beside
+    assert verdict.elsewhere is case.elsewhere
+    again = case.judged(list(reversed(case.now)), list(reversed(case.before)), list(reversed(case.around)))
+    assert again == verdict
 
 
 BOOTS = dict.fromkeys(("alpha1", "alpha2", "alpha3", *(f"beta{n}" for n in range(40))), "boot-2")
