@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import workers.worker
+import workflows.attempts
+import workflows.base
 import workflows.evacuation
 import workflows.recovery
 from clients.embedded import ServerInfo
@@ -28,6 +30,9 @@ SHORT_WAITS = (
     (workflows.recovery, "FENCE_WAITS", (1.0, 2.0)),
     (workflows.evacuation, "LEASE_WAITS", (1.0, 2.0)),
     (workflows.evacuation, "HOLDER_WAITS", (0.5, 1.0)),
+    (workflows.base, "ASK_BRIEFLY", timedelta(seconds=4)),
+    (workflows.attempts, "LOOK_EVERY", timedelta(seconds=10)),
+    (workflows.attempts, "LOOK_BRIEFLY", timedelta(seconds=3)),
     (workers.worker, "GRACE", timedelta(seconds=0.1)),
 )
 """Waits of ours between two looks; what is looked for stays the same."""
@@ -74,6 +79,8 @@ async def open_stage(setup: Setup, address: str) -> AsyncIterator[Stage]:
             labs = [await stack.enter_async_context(one) for one in opened]
             stage = await Stage.open(address, Path(folder), f"slurm-{next(_numbers)}", labs)
             stack.push_async_callback(stage.close)
-            stage.write_policy(power=setup.power, modes=setup.modes, limits=setup.limits, ours=setup.ours)
-            await stage.start_worker()
+            stage.write_policy(
+                power=setup.power, modes=setup.modes, limits=setup.limits, ours=setup.ours, sites=setup.sites
+            )
+            await stage.start_worker(sites=setup.sites)
             yield stage

@@ -25,6 +25,8 @@ class Setup:
     """Whether the fleet has a power hook."""
     modes: dict[str, str] = field(default_factory=dict)
     limits: dict[str, str] = field(default_factory=dict)
+    sites: bool = False
+    """Each cluster's jobs folder is a site of its own, `at-<cluster>`, with a data worker."""
 
 
 def scenario(**words: Any) -> Callable[[Body], Body]:

@@ -46,11 +46,12 @@ ENDS_WITHIN = 180.0
 WRITES = ("update", "hold", "release", "requeuehold", "create", "delete", "reboot")
 
 
-def cluster_rows(lab: Cluster, *, power: bool = True, ours: Sequence[str] = ()) -> list[str]:
+def cluster_rows(lab: Cluster, *, power: bool = True, ours: Sequence[str] = (), site: bool = False) -> list[str]:
     """A cluster's lines in the fleet file."""
     hook = f"[{LAB}, --root, {lab.root}, power-%s, {lab.name}, '{{node}}']"
     rows = [f"  {lab.name}:", "    kind: slurm", f"    conf: {conf_of(lab, ours)}", "    transport: cli"]
     rows += [f"    check: [{sys.executable}, {CHECK}, --expect, '{{gpus}}']", f"    checkpoint_roots: [{lab.work}]"]
+    rows += [f"    site: at-{lab.name}"] if site else []
     if power:
         rows += ["    power:", *(f"      '{word}': {hook % word}" for word in ("off", "on", "status"))]
     return rows
@@ -89,18 +90,20 @@ class Stage(RealStage):
         limits: Mapping[str, str] | None = None,
         ours: Sequence[str] = (),
         more: str = "",
+        sites: bool = False,
     ) -> None:
         """Every step automatic, with the changes given."""
         rows = ["version: 1", "clusters:"]
         for lab in self.labs.values():
-            rows += cluster_rows(lab, power=power, ours=ours)
+            rows += cluster_rows(lab, power=power, ours=ours, site=sites)
+        rows += ["sites:", *(f"  at-{n}: {{mount: {one.work}}}" for n, one in self.labs.items())] if sites else []
         all_modes = dict.fromkeys(map(str, Step), "auto") | dict(modes or {})
         rows += ["modes: {" + ", ".join(f"{k}: {v}" for k, v in all_modes.items()) + "}", "limits:"]
         rows += [f"  {k}: {v}" for k, v in (LIMITS | dict(limits or {})).items()]
         self.policy_file.write_text("\n".join([*rows, more]) + "\n")
 
-    async def start_worker(self) -> None:
-        """Runbooks and every cluster, as the real worker wires them."""
+    async def start_worker(self, *, sites: bool = False) -> None:
+        """Runbooks, every cluster and its site, as the real worker wires them."""
         self.runtime = Runtime(
             policy_file=self.policy_file,
             client=self.client,
@@ -109,7 +112,12 @@ class Stage(RealStage):
             unsigned_ok=True,
         )
         self._working.push_async_callback(self.runtime.close)
-        for worker in make_workers(self.runtime, tuple(self.labs), runbooks=True):
+        for worker in make_workers(
+            self.runtime,
+            tuple(self.labs),
+            runbooks=True,
+            sites=[f"at-{name}" for name in self.labs] if sites else (),
+        ):
             await self._working.enter_async_context(worker)
         await start_watching(self.client, tuple(self.labs))
 
@@ -286,7 +294,11 @@ class Stage(RealStage):
         """What every runbook told, and what Slurm, its hooks and our commands show, for a failure."""
         lines = [await super().stories()]
         for lab in self.labs.values():
-            lines += [await lab.slurm("scontrol", "--oneliner", "show", what) for what in ("jobs", "nodes")]
+            for what in ("jobs", "nodes"):
+                try:
+                    lines.append(await lab.slurm("scontrol", "--oneliner", "show", what))
+                except AssertionError as error:  # its controller may be the one that died
+                    lines.append(str(error))
             lines += self.log("hooks.log", lab).splitlines()
         lines += [" ".join(argv) for argv in self.written]
         return "\n".join(lines)

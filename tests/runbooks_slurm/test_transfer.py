@@ -1,0 +1,126 @@
+"""A job leaves a real Slurm cluster for another one, with its checkpoint."""
+
+import asyncio
+
+from fleet.ledger import Rung
+from fleet.model import Phase, ReceiptGrade
+from fleet.orders import JobSpec
+from fleet.people import Choice
+from tests.runbooks_slurm.scenario import scenario
+from tests.runbooks_slurm.stage import Stage
+from tests.runbooks_slurm.training import complete_of, resumed, steps_of, undisturbed
+from tests.runbooks_slurm.watching import attempts_alive
+from tests.slurm.lab import rank_pids
+
+MOVE = "job/train/transfer/2"
+STEPS = 400
+TWO = ("alpha", "beta")
+
+
+def movable(stage: Stage, tokens: str = "gpu-runbooks.io/transfer") -> JobSpec:
+    """A training whose script says all of its options, and takes its checkpoint root from where it is told."""
+    plain = stage.spec(steps=STEPS)
+    folder = stage.folder_of("train")
+    rank = stage.lab.work / "train.rank.sh"
+    told = f"${{GPU_RUNBOOKS_CHECKPOINT:-{folder}}}"
+    rank.write_text(rank.read_text().replace(f"--checkpoint-dir {folder}", f'--checkpoint-dir "{told}"'))
+    options = [option for option in plain.options if not option.startswith("--output")]
+    lines = [*(f"#SBATCH {option}" for option in options), "#SBATCH --output=train.out"]
+    first, _, rest = plain.script.partition("\n")
+    return plain.model_copy(
+        update={
+            "script": "\n".join([first, *lines, rest]),
+            "options": (),
+            "comment": f"{plain.comment} gpu-runbooks.io/checkpoint={folder} {tokens}",
+        }
+    )
+
+
+async def trains(stage: Stage) -> str:
+    """A movable job trains on alpha and has saved; its native id."""
+    native_id = await stage.sbatch(movable(stage))
+    await stage.trains("train", 1)
+    await stage.until(lambda: complete_of(stage.folder_of("train"), "0.0"), "it has a checkpoint")
+    return native_id
+
+
+async def trains_on_beta(stage: Stage) -> str:
+    """Waits until the ledger has a second attempt, on beta; its native id."""
+
+    async def there() -> str | None:
+        view = await stage.view_if("job/train")
+        last = view.ledger.last if view and view.ledger else None
+        done = last and last.cluster == "beta" and last.progress.step and view and view.step == "watching"
+        return last.native_id if last and done else None
+
+    return str(await stage.until(there, "the job trains on beta"))
+
+
+@scenario(clusters=TWO, sites=True, nodes=2, limits={"cluster_lost_after": "5s"})
+async def test_a_whole_cluster_dies_and_its_job_trains_elsewhere_and_what_comes_back_is_ended(stage: Stage) -> None:
+    """Controller and nodes are gone at once. The controller that comes back still shows the dead job as running."""
+    alpha, beta = stage.labs.values()
+    native_id = await trains(stage)
+    nodes = await stage.nodes_of("train")
+    calm = await asyncio.to_thread(undisturbed, stage.folder / "calm", STEPS)
+
+    await alpha.lab("ctld-kill", "alpha")
+    for node in nodes:
+        await alpha.lab("node-crash", "alpha", node)
+    question = await stage.question(MOVE)
+    assert Choice.ATTEST in question.options
+    assert not rank_pids(native_id, alpha.settings.conf)
+    await stage.answer(question, Choice.ATTEST)
+    moved = await trains_on_beta(stage)
+
+    view = await stage.view("job/train")
+    assert view.ledger is not None
+    first, second = view.ledger.attempts
+    assert first.receipt is not None
+    assert first.receipt.grade() is ReceiptGrade.ATTESTED
+    assert (second.cluster, second.rung, second.restarts) == ("beta", Rung.ACROSS_CLUSTERS, 0)
+    last = complete_of(stage.folder_of("train"), "0.0")[-1]
+    assert second.progress.resumed_from == last
+    assert {span.stage for span in second.spans} >= {"detect", "decide", "copy", "requeue_wait", "first_new_step"}
+
+    await alpha.lab("ctld-start", "alpha")
+    assert (await alpha.backend.job(native_id)).nodes == nodes, "the controller believes that it runs"
+    for node in nodes:
+        await alpha.lab("power-on", "alpha", node)
+    await stage.phase(native_id, Phase.CANCELLED)
+    assert not rank_pids(native_id, alpha.settings.conf)
+    assert attempts_alive(moved, beta.settings.conf) == {0: 2}
+    (beta.work / "ckpt-train" / "hurry").touch()
+    assert "done" in await stage.result("job/train")
+    assert (await beta.backend.job(moved)).phase is Phase.SUCCEEDED
+    lines = stage.output("train")
+    assert resumed(lines, "1.0") == last
+    steps = steps_of(lines)
+    assert [s for s, _, g in steps if g == "1.0"] == list(range(last + 1, STEPS + 1))
+    assert all(loss == calm[step] for step, loss, _ in steps)
+
+
+@scenario(clusters=TWO, sites=True, nodes=3)
+async def test_a_cluster_without_healthy_nodes_is_left_after_a_proven_stop(stage: Stage) -> None:
+    beta = stage.labs["beta"]
+    native_id = await trains(stage)
+    held = await stage.nodes_of("train")
+    [spare] = {f"alpha{n}" for n in (1, 2, 3)} - set(held)
+    await stage.scontrol("update", f"NodeName={spare}", "State=DRAIN", "Reason=rack works")
+
+    await stage.lose_gpu(held[0])
+    moved = await trains_on_beta(stage)
+
+    view = await stage.view("job/train")
+    assert view.ledger is not None
+    first, second = view.ledger.attempts
+    assert first.receipt is not None
+    assert {r.node for r in first.receipt.nodes} == set(held)
+    assert first.receipt.grade() is not ReceiptGrade.ATTESTED
+    assert second.rung is Rung.ACROSS_CLUSTERS
+    assert second.progress.resumed_from == complete_of(stage.folder_of("train"), "0.0")[-1]
+    await stage.phase(native_id, Phase.CANCELLED)
+    assert attempts_alive(moved, beta.settings.conf) == {0: 2}
+    assert await stage.result(f"node/alpha/{held[0]}") == "repaired, checked and back at work"
+    (beta.work / "ckpt-train" / "hurry").touch()
+    assert "done" in await stage.result("job/train")
