@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
-from fleet.faults.evidence import Verdict
+from fleet.faults.evidence import Evidence, Verdict
 from fleet.model import FenceReceipt, NativeJob, Progress, Value
 
 
@@ -66,6 +66,12 @@ class Attempt(Value):
     """Stages of the recovery that led to it."""
     charge: int = 1
     """What it cost the budget; 2 when it failed within ten minutes of its start."""
+
+    def on_its_node(self, evidence: Evidence) -> bool:
+        """Whether it was seen on a node of this attempt, and not before it on an earlier boot of that node."""
+        boot = self.boots.get(evidence.node or "")
+        before = (evidence.happened_at or evidence.seen_at) < (self.running_at or self.ordered_at)
+        return evidence.node in self.nodes and not (before and evidence.boot and boot and evidence.boot != boot)
 
 
 class Ledger(Value):

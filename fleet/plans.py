@@ -127,6 +127,9 @@ def heal_steps(
     if facts.foreign_drain:
         text = f"it is drained by somebody else ('{facts.reason or 'no reason'}'); it stays drained by its owner"
         steps.append(PlannedStep(step="isolate", mode="", when="asks a person first", text=text))
+    elif facts.op is not None:
+        text = f"isolated already with our mark gpu-runbooks:{facts.op}, which is taken over"
+        steps.append(PlannedStep(step="isolate", mode="", when="at once", text=text))
     else:
         steps.append(_moded("isolate", modes, isolate_steps(node)))
     if any(holders.values()):

@@ -1,5 +1,6 @@
 """One job: what we can do for it when something breaks, and what we cannot."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -15,6 +16,29 @@ from workers.doctor_temporal import described
 from workers.job_by_name import found, parts
 
 
+@dataclass(frozen=True)
+class Words:
+    """How a person says it where the job runs."""
+
+    declare: str = "in its comment"
+    supervise: str = "gpu-runbooks.io/supervise in its comment"
+    hold: str = "scontrol hold"
+    number: str = "GPU_RUNBOOKS_EPOCH and SLURM_RESTART_COUNT"
+    scheduler: str = "Slurm"
+
+
+WORDS = {
+    "kubernetes": Words(
+        declare="as an annotation",
+        supervise="the label gpu-runbooks.io/supervise=true",
+        hold="runbook release JOB, then runbook start restart JOB",
+        number="GPU_RUNBOOKS_EPOCH and GPU_RUNBOOKS_RESTART",
+        scheduler="its controller",
+    )
+}
+SLURM = Words()
+
+
 async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | None) -> tuple[Check, ...]:
     """`text`: fleet name, `job/NAME`, native id or the user's own name, with `CLUSTER/` before it where needed.
 
@@ -24,20 +48,21 @@ async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | 
     backends = {c: make_backend(c, policy, folder) for c in ((cluster,) if cluster else policy.clusters)}
     try:
         backend, job = await found(name, backends)
-        area = Area(job_workflow_id(fleet_name(job)))
+        area, here = Area(job_workflow_id(fleet_name(job))), policy.cluster(job.cluster)
+        words = WORDS.get(here.kind, SLURM)
         return (
             area.ok(
                 "found", f"{job.cluster}/{job.native_id} ({job.name}) is {job.phase} on {','.join(job.nodes) or '-'}"
             ),
-            opt_in(area, job),
+            opt_in(area, job, words),
             *await area.tried("runbook", lambda: runbook(area, job, client)),
-            held(area, job),
+            held(area, job, words),
             restartable(area, job),
-            checkpoint_signal(area, job),
-            generation_check(area, job),
+            checkpoint_signal(area, job, words),
+            generation_check(area, job, words),
             *await area.tried("next object", lambda: next_object(area, job, backend)),
-            total_steps(area, job),
-            checkpoint_root(area, job, policy.cluster(job.cluster).checkpoint_roots),
+            total_steps(area, job, words),
+            checkpoint_root(area, job, here.checkpoint_roots, words),
             *await area.tried("log", lambda: log(area, job, backend)),
         )
     finally:
@@ -45,13 +70,13 @@ async def look_at_job(text: str, policy: Policy, folder: Path, client: Client | 
             await backend.close()
 
 
-def opt_in(area: Area, job: NativeJob) -> Check:
+def opt_in(area: Area, job: NativeJob, words: Words = SLURM) -> Check:
     if job.tokens.supervise or job.key:
         return area.ok("opt-in", "asks for supervision")
     return area.warn(
         "opt-in",
         "does not ask for supervision, so it is left alone",
-        "gpu-runbooks.io/supervise in its comment, or `runbook start failover` by a person",
+        f"{words.supervise}, or `runbook start failover` by a person",
     )
 
 
@@ -75,7 +100,7 @@ async def runbook(area: Area, job: NativeJob, client: Client | None) -> Check:
     return area.warn("runbook", f"{name} does not run: nobody supervises it")
 
 
-def held(area: Area, job: NativeJob) -> Check:
+def held(area: Area, job: NativeJob, words: Words = SLURM) -> Check:
     """Adopted and held, so that only we start its next attempt."""
     if job.phase.ended:
         return area.ok("hold", "it has ended; there is nothing to hold")
@@ -88,7 +113,7 @@ def held(area: Area, job: NativeJob) -> Check:
     return area.fail(
         "hold",
         "adopted and NOT held: the scheduler may start a second attempt while an old rank still runs",
-        "its runbook holds it again at the next look; if it does not: scontrol hold",
+        f"its runbook holds it again at the next look; if it does not: {words.hold}",
     )
 
 
@@ -98,17 +123,17 @@ def restartable(area: Area, job: NativeJob) -> Check:
     return area.fail("requeue", "it cannot be started again by us", job.refusal or requeue_fix(job))
 
 
-def checkpoint_signal(area: Area, job: NativeJob) -> Check:
+def checkpoint_signal(area: Area, job: NativeJob, words: Words = SLURM) -> Check:
     if job.tokens.checkpoint_signal:
         return area.ok("checkpoint signal", f"{job.tokens.checkpoint_signal}: it saves before a stop")
     return area.warn(
         "checkpoint signal",
         "declares none and is never signalled: a stop loses the steps since its last save",
-        "gpu-runbooks.io/checkpoint-signal=USR1 in its comment, where it has a handler",
+        f"gpu-runbooks.io/checkpoint-signal=USR1 {words.declare}, where it has a handler",
     )
 
 
-def generation_check(area: Area, job: NativeJob) -> Check:
+def generation_check(area: Area, job: NativeJob, words: Words = SLURM) -> Check:
     """Whether a late writer of an older attempt could spoil the newest checkpoint."""
     if job.tokens.generation_check:
         return area.ok(
@@ -118,9 +143,9 @@ def generation_check(area: Area, job: NativeJob) -> Check:
     return area.warn(
         "late writer",
         "its writer does not say that it checks its generation: a rank that outlives its attempt COULD SPOIL the "
-        "newest checkpoint. No attempt of ours starts before a fence receipt, but a person's or Slurm's own may",
-        "compare GPU_RUNBOOKS_EPOCH and SLURM_RESTART_COUNT before each write, then declare "
-        "gpu-runbooks.io/generation-check=yes",
+        f"newest checkpoint. No attempt of ours starts before a fence receipt, but one of a person or of "
+        f"{words.scheduler} may",
+        f"compare {words.number} before each write, then declare gpu-runbooks.io/generation-check=yes",
     )
 
 
@@ -141,20 +166,20 @@ async def next_object(area: Area, job: NativeJob, backend: ClusterBackend) -> tu
     )
 
 
-def total_steps(area: Area, job: NativeJob) -> Check:
+def total_steps(area: Area, job: NativeJob, words: Words = SLURM) -> Check:
     if job.tokens.total_steps:
         return area.ok("total steps", str(job.tokens.total_steps))
     return area.warn(
         "total steps",
         "not declared: a resume at an absurd step is not recognised by its number",
-        "gpu-runbooks.io/total-steps=N in its comment",
+        f"gpu-runbooks.io/total-steps=N {words.declare}",
     )
 
 
-def checkpoint_root(area: Area, job: NativeJob, roots: tuple[str, ...]) -> Check:
+def checkpoint_root(area: Area, job: NativeJob, roots: tuple[str, ...], words: Words = SLURM) -> Check:
     root = job.tokens.checkpoint
     if root is None:
-        return area.warn("checkpoint root", "not declared", "gpu-runbooks.io/checkpoint=/PATH in its comment")
+        return area.warn("checkpoint root", "not declared", f"gpu-runbooks.io/checkpoint=/PATH {words.declare}")
     if not any(Path(root).is_relative_to(allowed) for allowed in roots):
         return area.warn("checkpoint root", f"{root} is under none of the cluster's checkpoint_roots", "fleet.yaml")
     return area.ok("checkpoint root", root)

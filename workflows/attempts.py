@@ -221,9 +221,9 @@ class Attempts(Book):
 
     def mine(self, evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
         """Evidence about this job, or about a node that its present attempt holds; anything else came too late."""
-        nodes = self.ledger.last.nodes if self.ledger.last else ()
+        last = self.ledger.last
         here = [e for e in evidence if not self.inp.epoch or e.cluster == self.inp.cluster]  # names of nodes repeat
-        return tuple(e for e in here if e.node is None or e.node in nodes)
+        return tuple(e for e in here if e.node is None or (last is not None and last.on_its_node(e)))
 
     def waits_held(self) -> bool:
         """The scheduler put it back into the queue, and our hold keeps it there."""

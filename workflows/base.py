@@ -336,4 +336,6 @@ def _why(spec: Activity[In, Out], error: ActivityError, cluster: str | None, sit
             f"Start it with `runbook worker{option}`, then answer retry"
         )
     last = cause.cause if isinstance(cause, StepTimeoutError) and cause.cause else cause
+    if isinstance(last, ApplicationError) and last.message.startswith(f"{spec.name}: "):
+        return last.message
     return f"{spec.name}: {last if last is not None else error}"

@@ -10,6 +10,7 @@ from temporalio.exceptions import is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities import api
+    from fleet.budget import ORDER_RULE
     from fleet.faults.evidence import FaultClass
     from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade, is_newer
     from fleet.people import Choice
@@ -132,8 +133,12 @@ class HealNode(Evacuation):
         if facts.foreign_drain:
             await self.ask_about_foreign_drain(facts)
             return
-        if facts.op not in {None, self.op}:
-            await self.leave_to_older_mark(facts)
+        if facts.op is not None and facts.op != self.op:
+            if self.verdict is None or self.verdict.rule != ORDER_RULE:
+                await self.leave_to_older_mark(facts)
+                return
+            self.mark, self.isolated_at = facts.op, self.now()
+            self.tell(f"isolated before with mark gpu-runbooks:{self.mark}, taken over by a person's order")
             return
         allowed = await self.allowed(
             policy.mode("isolate"),
@@ -199,7 +204,8 @@ class HealNode(Evacuation):
         """An earlier runbook ended and left the node to a person, who is not woken again, unless a job waits."""
         left = (
             f"it carries the mark gpu-runbooks:{facts.op} of an earlier runbook that left it to a person; "
-            f"`runbook release {self.inp.cluster}/{self.inp.node}` gives it back"
+            f"`runbook release {self.inp.cluster}/{self.inp.node}` gives it back, "
+            f"`runbook start heal {self.inp.cluster}/{self.inp.node}` repairs it"
         )
         if self.wants_fence:
             outcome = await self.ask(

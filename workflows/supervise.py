@@ -425,6 +425,8 @@ class SuperviseJob(Moving):
             self.news = await self.look()
             if self.news.phase in {Phase.FAILED, Phase.NODE_LOST} and self.ended_at == self.news.restarts:
                 self.result = f"ended ({self.news.phase}) and cannot be restarted: {result.text}"
+            elif self.news.phase is Phase.RUNNING:
+                self.leave_as(result.text)
             self.ended_at = self.news.restarts
         elif result.ended is RecoveryEnd.NO_STEP and not self.result:
             self.news = await self.look()

@@ -109,6 +109,13 @@ def test_a_foreign_drain_stays_its_owners() -> None:
     assert steps["return"].when == "never"
 
 
+def test_a_node_that_carries_our_mark_is_not_drained_again() -> None:
+    ours = facts().model_copy(update={"op": "opaaaaa", "drained": True})
+    steps = {s.step: s for s in heal_steps(ours, {}, rung="reboot", modes={}, limit=1)}
+    assert steps["isolate"].when == "at once"
+    assert "our mark gpu-runbooks:opaaaaa, which is taken over" in steps["isolate"].text
+
+
 def test_what_a_person_must_repair_is_not_rebooted_unasked() -> None:
     steps = {s.step: s for s in heal_steps(facts(), {}, rung="person", modes=AUTO, limit=1)}
     assert steps["reboot"].when == "asks a person first"

@@ -121,6 +121,8 @@ async def test_a_job_whose_controller_would_start_a_copy_is_refused_and_left_as_
     before = await gamma.get("job", "loose")
     with pytest.raises(RefusedError, match=r"set spec\.backoffLimit: 0"):
         await backend.adopt("job/default/loose")
+    with pytest.raises(RefusedError, match=r"set spec\.backoffLimit: 0"):
+        await backend.stop("job/default/loose", 0)
     after = await gamma.get("job", "loose")
     assert after["spec"] == before["spec"]
     assert not [key for key in after["metadata"].get("annotations", {}) if key.startswith(TOKEN_PREFIX)]

@@ -435,6 +435,23 @@ def test_what_a_job_does_not_declare_is_named() -> None:
     assert doctor_job.opt_in(_job, tokens(supervise=False)).grade is Grade.WARN
 
 
+def test_on_kubernetes_nobody_is_told_to_write_a_comment_or_to_call_slurm() -> None:
+    words = doctor_job.WORDS["kubernetes"]
+    bare = job(tokens=JobTokens(), adopted=True, held=False)
+    told = [
+        doctor_job.opt_in(_job, bare, words),
+        doctor_job.held(_job, bare, words),
+        doctor_job.checkpoint_signal(_job, bare, words),
+        doctor_job.generation_check(_job, bare, words),
+        doctor_job.total_steps(_job, bare, words),
+        doctor_job.checkpoint_root(_job, bare, (), words),
+    ]
+    assert all(check.grade is not Grade.OK and check.todo for check in told)
+    said = " ".join(f"{check.text} {check.todo}" for check in told)
+    assert not re.search(r"comment|slurm|scontrol", said, re.IGNORECASE)
+    assert "as an annotation" in said
+
+
 def test_a_job_that_cannot_be_requeued_is_a_failure_with_the_command_that_mends_it() -> None:
     assert doctor_job.restartable(_job, job()).grade is Grade.OK
     assert "scontrol update JobId=7 Requeue=1" in doctor_job.restartable(_job, job(requeueable=False)).todo

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from clients.nodes import ordered_verdict
 from fleet.faults.evidence import Evidence, Kind, Source
 from fleet.model import NodeState, Phase
 from fleet.people import Choice
@@ -117,6 +118,25 @@ async def test_a_node_that_an_earlier_runbook_left_isolated_is_left_alone_until_
     await stage.alpha.give_back_all()
     await stage.answer(question, Choice.RETRY)
     assert "back at work" in await stage.result("node/alpha/alpha1")
+
+
+async def test_a_persons_order_takes_up_the_repair_that_an_earlier_runbook_left(stage: Stage) -> None:
+    gate = stage.gates.set("node/alpha/alpha1", "evacuate_node", "before")
+    await stage.heal("alpha1", stage.faults.gpu_lost("alpha1"))
+    await gate.wait()
+    await stage.handle("node/alpha/alpha1").cancel()
+    gate.open()
+    await stage.ended("node/alpha/alpha1")
+    mark = (await stage.node("alpha1")).op
+    order = HealRequestNote(verdict=ordered_verdict("alpha1", "ada", "go on"), by="ada")
+    again = HealInput(cluster="alpha", node="alpha1", request=order)
+    await stage.client.start_workflow(Runbook.HEAL, again, id="node/alpha/alpha1", task_queue="runbooks")
+    assert "back at work" in await stage.result("node/alpha/alpha1")
+    view = await stage.view("node/alpha/alpha1")
+    assert any(f"isolated before with mark gpu-runbooks:{mark}" in line for line in view.story)
+    assert stage.ops(target="alpha1") == ["isolate", "reboot", "check", "release"]
+    facts = await stage.node("alpha1")
+    assert (facts.op, facts.drained) == (None, False)
 
 
 async def test_other_peoples_work_is_waited_for_and_never_stopped(wide_stage: Stage) -> None:

@@ -11,6 +11,7 @@ from fleet.faults.evidence import Evidence, FaultClass, Kind, Source
 from fleet.ledger import Rung
 from fleet.model import Phase, ReceiptGrade
 from fleet.people import Choice
+from fleet.runbooks import EvidenceBatch, Signal
 from tests.faults.sources.dumps import dump, record, torch_pickle
 from tests.workflows.stage import PATIENCE, Stage
 
@@ -181,6 +182,33 @@ async def test_a_job_that_did_not_opt_in_is_left_alone(stage: Stage) -> None:
     await stage.stays(lambda: not stage.faults.effects("adopt", native_id), "not adopted")
     assert stage.ops(target=native_id) == ["attempt"]
     assert not await stage.runs("job/other")
+
+
+async def test_a_job_that_cannot_be_adopted_is_neither_stopped_nor_moved(stage: Stage) -> None:
+    spec = stage.spec().model_copy(update={"options": ("--no-requeue",)})
+    native_id = stage.faults.person_submit(spec)
+    await stage.until(lambda: stage.runs("job/train"), "it has a runbook")
+    await stage.runs_in("train", 1)
+    await stage.lose_gpu((await stage.nodes_of())[0])
+    await stage.until(lambda: _told(stage, "left as it is"), "it says that it cannot")
+    assert await _told(stage, "cannot be adopted")
+    assert await _told(stage, "submitted with --no-requeue; it runs on. the job was not touched")
+    assert stage.ops("signal", target=native_id) == ["attempt"]
+    assert len(stage.attempts(native_id)) == 1
+    native = await stage.native(native_id)
+    assert (native.phase, native.held, native.adopted) == (Phase.RUNNING, False, False)
+
+
+async def test_what_was_seen_on_an_earlier_boot_of_its_node_moves_no_job(stage: Stage) -> None:
+    native_id = await stage.supervise()
+    node = (await stage.nodes_of())[0]
+    old = Evidence(
+        source=Source.SCHEDULER, kind=Kind.NODE_DOWN, code="down", cluster="alpha", node=node, boot="old", seen_at=1.0
+    )
+    await stage.handle("job/train").signal(Signal.EVIDENCE, EvidenceBatch(evidence=(old,)))
+    await stage.stays(lambda: len(stage.attempts(native_id)) == 1, "the job runs on")
+    assert "stop" not in stage.ops()
+    assert (await stage.view("job/train")).step == "watching"
 
 
 async def test_a_job_that_declares_no_checkpoint_signal_is_never_signalled(stage: Stage) -> None:

@@ -278,6 +278,8 @@ class JobOrders:
             raise RefusedError(
                 f"job {native_id} is at restart {job.restarts}, the order is for {restarts}: another job?"
             )
+        if not job.adopted:
+            refuse_unsafe(record)
         late = record.newest.generation > restarts if record.over else not record.newest.stopped
         if job.restarts > restarts and late:
             return job  # a newer attempt runs, or waits for its nodes, or has ended
@@ -392,8 +394,14 @@ def refuse_adoption(record: JobRecord) -> None:
         raise RefusedError(f"job {job.native_id} has ended ({job.phase}); there is nothing to supervise")
     if newest.kind.child and CHILD not in newest.raw:
         raise TemporaryError(f"job {job.native_id}: its {newest.kind.child.api_kind} is not seen yet", 1.0)
-    if job.refusal:
-        raise RefusedError(f"job {job.native_id} cannot be supervised: {job.refusal}")
+    refuse_unsafe(record)
+
+
+def refuse_unsafe(record: JobRecord) -> None:
+    """Raises RefusedError with the field to change for a job whose controller could start a second copy beside
+    ours, or that we could not start again."""
+    if record.job.refusal:
+        raise RefusedError(f"job {record.job.native_id} cannot be supervised: {record.job.refusal}")
 
 
 def own_affinities(newest: JobObject) -> tuple[Mapping[str, object] | None, ...]:

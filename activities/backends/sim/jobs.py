@@ -208,6 +208,8 @@ def stop(tx: Tx, native_id: str, restarts: int) -> NativeJob:
     if restarts > row["restarts"]:
         raise RefusedError(f"job {native_id} has restart count {row['restarts']}, not {restarts}; read it again")
     if phase is Phase.RUNNING and restarts == row["restarts"]:
+        if not plan_of(row).requeue:
+            raise RefusedError(f"job {native_id} was submitted with --no-requeue; it runs on")
         tx.set_job(row["id"], held=1, held_by=row["held_by"] if row["held"] else OURS)
         begin_stop(tx, row["id"], "hold")
         tx.effect("stop", native_id, f"restarts={restarts}")
