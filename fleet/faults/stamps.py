@@ -19,6 +19,7 @@ _WALL = re.compile(r"^\[([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4
 _ISO = re.compile(r"^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?\s")
 _SYSLOG = re.compile(r"^([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,9})?\s")
 _HOST_TAG = re.compile(r"^([^\s:]{1,255}) ([\w./@-]{1,64})(?:\[\d{1,10}\])?: ?")
+_TAG = "kernel: "
 
 
 class Prefix(Value):
@@ -51,6 +52,8 @@ def read_prefix(line: str) -> Prefix:
     if stamp is not None and (found := _HOST_TAG.match(rest)):
         host, tag = found.groups()
         rest = rest[found.end() :]
+    elif stamp is None and rest.startswith(_TAG):  # a journal that was exported without stamp and host
+        tag, rest = "kernel", rest[len(_TAG) :]
     if found := _LEVEL.match(rest):
         rest = rest[found.end() :]
     if found := _WALL.match(rest):

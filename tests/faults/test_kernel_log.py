@@ -102,6 +102,7 @@ PREFIXES = [
     "2026-01-02T03:04:05.123456+01:00 alpha2 kernel: ",
     "2026-01-02T03:04:05,123456+00:00 ",
     "2026-01-02T03:04:05+0000 alpha2 kernel: [12.3] ",
+    "kernel: [16450076.435595] ",
     "4,1234,98765432,-;",
     "4,1234,98765432,-,caller=T1;",
 ]
@@ -161,6 +162,27 @@ TEXTS = [
     ("NETDEV WATCHDOG: eth2 (mlx5_core): transmit queue 7 timed out 5500 ms", "nic_transmit_timeout", None),
     (f"{NIC}: Port module event: module 1, Cable unplugged", "nic_cable_unplugged", "0000:1a:00"),
     (f"{NIC}: Port module event[error]: module 0, Cable error, High Temperature", "nic_hot", "0000:1a:00"),
+    ("mlx5_port_module_event:1131:(pid 0): Port module event[error]: module 0, High Temperature", "nic_hot", None),
+    (
+        f"{NIC}: mlx5_pcie_event:299:(pid 7): Detected insufficient power on the PCIe slot (27W).",
+        "nic_slot_power",
+        "0000:1a:00",
+    ),
+    ("md/raid0:md0: Disk failure on nvme0n1p1 detected, failing array.", "raid_failed", "nvme0n1p1"),
+    ("block nvme0n1: no available path - failing I/O", "nvme_no_path", "nvme0n1"),
+    ("nvme nvme4: I/O tag 22 (2016) opcode 0x2 QID 0 timeout, reset controller", "nvme_timeout", "nvme4"),
+    ("EXT4-fs (dm-0): I/O error while writing superblock", "ext4_superblock", None),
+    (
+        "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  "
+        "The GPU likely needs to be reset.",
+        "gpu_reset_asked",
+        "0000:9b:00",
+    ),
+    (
+        "NVRM: knvlinkDiscoverPostRxDetLinks_GH100: Getting peer0's postRxDetLinkMask failed!",
+        "nvlink_not_found",
+        None,
+    ),
     ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [mlx5e_napi:99] in mlx5_core", "nic_soft_lockup", None),
     ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [python3:99]", "soft_lockup", None),
     ("NMI watchdog: Watchdog detected hard LOCKUP on cpu 12", "hard_lockup", None),
@@ -468,3 +490,12 @@ def test_no_line_with_a_mark_is_lost_among_lines_of_every_kind() -> None:
     together = KernelLog(cluster="alpha", node="alpha2")
     assert [e.code for line in mixed for e in together.read(line, seen_at=NOW).evidence] == apart
     assert set(apart) == {e.code for e in read("\n".join(mixed)).evidence}
+
+
+def test_a_confirmed_reset_of_a_gpu_is_a_fact_and_only_its_own_program_may_say_so() -> None:
+    done = "Jan  2 03:04:05 alpha2 nvsentinel-gpu-reset: GPU reset executed: GPU-455d8f70-2051-db6c, success: true"
+    (e,) = read(done).evidence
+    assert (e.kind, e.code, e.gpu) == (Kind.FACT, "gpu_reset", "GPU-455d8f70-2051-db6c")
+    assert read(done.replace("success: true", "success: false")).evidence == ()
+    assert read(done.replace("nvsentinel-gpu-reset", "myprogram")).evidence == ()
+    assert read("kernel: [1645.5] GPU reset executed: GPU-455d8f70-2051-db6c").evidence[0].stamp == 1645.5

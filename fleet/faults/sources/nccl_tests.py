@@ -16,6 +16,8 @@ _BOUNDS = re.compile(r"^# Out of bounds values : (\d{1,12}) (OK|FAILED)")
 _TRAILER = re.compile(r"^# Avg bus bandwidth\s{1,8}: ([0-9.]{1,20})")
 _STARTED = re.compile(r"^# Collective test (?:starting|concluded): (\w{1,40})")
 _BROKEN = re.compile(r"Test (?:NCCL|CUDA) failure|unhandled (?:system|cuda) error")
+_LAUNCHER = re.compile(r"^(?:\d{1,6}:|\[\d{1,6},\d{1,6}\]<std(?:out|err)>:)\s?")
+"""What `srun -l` and mpirun write before each line of a rank."""
 _COLUMNS = 13
 
 
@@ -76,7 +78,7 @@ def _from_text(found: Findings, text: str) -> tuple[list[Row], str, int | None, 
     sizes: list[Row] = []
     name, bounds, ended = "nccl-tests", None, False
     for raw in text.split("\n")[:MAX_LINES]:
-        line = raw[:2000].strip()
+        line = _LAUNCHER.sub("", raw[:2000].strip()).strip()
         if line.startswith("#"):
             if at := _STARTED.match(line):
                 name = at.group(1)

@@ -40,6 +40,12 @@ def test_the_largest_size_gives_the_figure_and_not_the_average() -> None:
     assert classify([e], tables=TABLES, now=NOW).fault is FaultClass.INFORMATIONAL
 
 
+@pytest.mark.parametrize("before", ["0: ", "12:", "[1,0]<stdout>:", "   [1,0]<stdout>:"])
+def test_what_a_launcher_writes_before_each_line_does_no_harm(before: str) -> None:
+    text = "".join(before + line for line in run(0, 7).splitlines(keepends=True))
+    assert read(text).evidence == read(run(0, 7)).evidence
+
+
 @pytest.mark.parametrize("text", [run(0, 7), run(7, 0), run(bounds="FAILED", count=7)])
 def test_wrong_values_are_a_suspicion_of_the_hardware(text: str) -> None:
     found = read(text).evidence
