@@ -55,6 +55,7 @@ def _template(path: Path, kind: str, file: str) -> Template:
 def _tokens(found: JobFile, job: str) -> JobTokens:
     return JobTokens(
         supervise=True,
+        transfer=found.transfer,
         job=job,
         checkpoint=found.checkpoint,
         checkpoint_signal=found.checkpoint_signal,

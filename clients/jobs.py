@@ -105,6 +105,7 @@ def comment_of(tokens: JobTokens) -> str:
     """The opt-in words of a job's comment. Raises CliError (usage) for a value that would not be read back."""
     words = {
         "supervise": "" if tokens.supervise else None,
+        "transfer": "" if tokens.transfer else None,
         "job": tokens.job,
         "checkpoint": tokens.checkpoint,
         "checkpoint-signal": tokens.checkpoint_signal,

@@ -73,6 +73,8 @@ class JobFile(Strict):
     """Training steps of the whole job."""
     generation_check: bool = False
     """Its writer refuses to write when a higher generation exists."""
+    transfer: bool = False
+    """It may be moved to another cluster without asking."""
     log: AbsolutePath | None = None
     """Its output file, where it is not the scheduler's own."""
 

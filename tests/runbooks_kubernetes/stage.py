@@ -52,6 +52,9 @@ class Stage(RealStage):
         client = await connect(address, await make_namespace(address, namespace))
         return cls(client, folder, lab, await kubeconfig_of(lab, "repair"))
 
+    sites: tuple[str, ...] = ()
+    """Sites whose data the worker moves."""
+
     @property
     def clusters(self) -> tuple[str, ...]:
         """Names of all that the worker works for."""
@@ -86,7 +89,7 @@ class Stage(RealStage):
             unsigned_ok=True,
         )
         self._working.push_async_callback(runtime.close)
-        for worker in make_workers(runtime, self.clusters, runbooks=True):
+        for worker in make_workers(runtime, self.clusters, runbooks=True, sites=self.sites):
             await self._working.enter_async_context(worker)
         await start_watching(self.client, self.clusters)
 

@@ -12,12 +12,14 @@ import yaml
 
 from clients.embedded import ServerInfo
 from clients.errors import Exit
+from fleet.ledger import Attempt, Rung
 from fleet.model import Phase
 from tests.clients.stage import XID_79, Ran
 from tests.kubernetes import lab as k8s
 from tests.require import missing
 from tests.runbooks_kubernetes.stage import Stage
 from tests.runbooks_slurm.stage import cluster_rows
+from tests.runbooks_slurm.training import complete_of
 from tests.slurm import lab as slurm
 
 _numbers = itertools.count(1)
@@ -30,13 +32,24 @@ class MixedStage(Stage):
 
     slurm: slurm.Cluster
     """Set on the class before a stage is opened."""
+    sites = ("at-alpha", "at-gamma")
 
     @property
     def clusters(self) -> tuple[str, ...]:
         return (self.slurm.name, self.lab.name)
 
     def other_clusters(self) -> list[str]:
-        return cluster_rows(self.slurm)
+        return cluster_rows(self.slurm, site=True)
+
+    def write_policy(self, **limits: str) -> None:
+        """Each cluster's shared folder is a site of its own."""
+        super().write_policy(**limits)
+        text = self.policy_file.read_text().replace(
+            "    kind: kubernetes\n", "    kind: kubernetes\n    site: at-gamma\n"
+        )
+        mounts = {"at-alpha": self.slurm.work, "at-gamma": self.lab.work}
+        rows = [f"  {site}: {{mount: {path}}}" for site, path in mounts.items()]
+        self.policy_file.write_text("\n".join([text, "sites:", *rows]) + "\n")
 
     async def job1(self, namespace: str = "training", **spec: object) -> None:
         """A job that does not ask for supervision, of a name that others use too."""
@@ -153,3 +166,88 @@ async def test_a_manifest_is_submitted_to_its_cluster_by_the_same_command_as_a_s
     for job in ("sub-k", "sub-s"):
         await mixed.trains(job, 1)
     assert (await mixed.backend.job("job/training/sub-k")).phase is Phase.RUNNING
+
+
+async def test_a_job_moves_from_slurm_to_kubernetes_and_back_each_time_from_its_newest_checkpoint(
+    mixed: MixedStage,
+) -> None:
+    """One job file, a template for each kind; a person orders the moves."""
+    mixed.write_policy(across_tries="5")
+    root = mixed.slurm.work / "tour"
+    for node in (1, 2, 3):
+        await mixed.lab.kubectl("cordon", mixed.lab.node(node))  # so that it begins on Slurm
+    submitted = await mixed.cli("submit", str(write_tour(mixed, root)), "-o", "json")
+    assert submitted.code == 0, submitted.err
+    await mixed.trains("tour", 1)
+    first = (await attempts(mixed))[-1]
+    assert first.cluster == "alpha"
+    await mixed.until(lambda: complete_of(root, "0.0"), "it has a checkpoint")
+    for node in (1, 2, 3):
+        await mixed.lab.kubectl("uncordon", mixed.lab.node(node))
+
+    await move(mixed, "gamma", 2)
+    there = mixed.lab.work / "tour"
+    second = (await attempts(mixed))[-1]
+    assert (second.cluster, second.rung) == ("gamma", Rung.ACROSS_CLUSTERS)
+    assert second.progress.resumed_from == complete_of(root, "0.0")[-1]
+    assert not slurm.rank_pids(first.native_id, mixed.slurm.settings.conf)
+    assert await mixed.lab.ranks_alive("tour") == 2
+    await mixed.until(lambda: complete_of(there, "1.0"), "it has a checkpoint on Kubernetes")
+
+    await move(mixed, "alpha", 3)
+    third = (await attempts(mixed))[-1]
+    assert (third.cluster, third.native_id != first.native_id) == ("alpha", True)
+    assert third.progress.resumed_from == complete_of(there, "1.0")[-1]
+    assert await mixed.lab.ranks_alive("tour") == 0
+    assert (await mixed.slurm.backend.job(first.native_id)).phase is Phase.CANCELLED
+    gone = (await mixed.backend.job(second.native_id)).phase
+    assert gone in {Phase.CANCELLED, Phase.ABSENT}, gone
+
+
+async def attempts(mixed: MixedStage) -> tuple[Attempt, ...]:
+    view = await mixed.view("job/tour")
+    assert view.ledger is not None
+    return view.ledger.attempts
+
+
+async def move(mixed: MixedStage, to: str, generation: int) -> None:
+    """`runbook start transfer`, until it trains there and what it left is over."""
+    ordered = await mixed.cli("start", "transfer", "tour", "--to", to, "--reason", "a tour")
+    assert ordered.code == 0, ordered.err
+
+    async def done() -> bool:
+        view = await mixed.view_if("job/tour")
+        last = view.ledger.last if view and view.ledger else None
+        here = last is not None and last.cluster == to and last.generation == generation and last.progress.step
+        return bool(here) and view is not None and view.step == "watching"
+
+    await mixed.until(done, f"it trains on {to}")
+    await mixed.until(lambda: left_nothing(mixed), "what it left is over")
+
+
+async def left_nothing(mixed: MixedStage) -> bool:
+    view = await mixed.view("job/tour")
+    return any("which it left, " in line and "not ended" not in line for line in view.story[-3:])
+
+
+def write_tour(mixed: MixedStage, root: Path) -> Path:
+    """The job file and its templates."""
+    mixed.folder.joinpath("tour.sh").write_text(
+        "#!/bin/bash\n#SBATCH --ntasks-per-node=1 --gres=gpu:8 --output=tour.out\n"
+        f"srun --kill-on-bad-exit=1 python3 {slurm.TRAIN} --steps 100000 --step-time 0.1 --checkpoint-every 20 "
+        f'--checkpoint-dir "${{GPU_RUNBOOKS_CHECKPOINT:-{root}}}"\n'
+    )
+    made = mixed.lab.training_job("tour")
+    made["metadata"]["namespace"] = "training"
+    [rank] = made["spec"]["template"]["spec"]["containers"]
+    rank["args"] = [word for word in rank["args"] if word != "--no-generation-check"]
+    rank["args"][rank["args"].index("--checkpoint-dir") + 1] = "$(GPU_RUNBOOKS_CHECKPOINT)"
+    rank["env"].append({"name": "GPU_RUNBOOKS_CHECKPOINT", "value": str(mixed.lab.work / "tour")})
+    mixed.folder.joinpath("tour-pods.yaml").write_text(yaml.safe_dump(made))
+    file = mixed.folder / "tour.yaml"
+    file.write_text(
+        "version: 1\ntemplates: {slurm: tour.sh, kubernetes: tour-pods.yaml}\nnodes: 2\ngpus_per_node: 8\njob: tour\n"
+        f"checkpoint: {root}\nworkdir: {mixed.slurm.work}\ntotal_steps: 100000\n"
+        "generation_check: true\ntransfer: true\n"
+    )
+    return file
