@@ -1,4 +1,4 @@
-"""A whole Kubernetes cluster dies under a job, and it trains on another one from the manifest saved at its adoption."""
+"""A whole Kubernetes cluster dies under a job, and it trains on another one by the manifest saved at its adoption."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -69,9 +69,13 @@ async def pair(temporal_server: ServerInfo, tmp_path: Path, monkeypatch: pytest.
 
 
 async def apply(pair: Pair, root: Path) -> str:
-    """A researcher's `kubectl apply` of a training that takes its checkpoint root from where it is told."""
+    """A researcher's `kubectl apply` of a training that takes its checkpoint root from where it is told, and whose pods
+    see the storage of either cluster where it is mounted."""
     made = pair.lab.training_job("train")
-    [rank] = made["spec"]["template"]["spec"]["containers"]
+    pod = made["spec"]["template"]["spec"]
+    [rank] = pod["containers"]
+    rank["volumeMounts"].append({"name": "there", "mountPath": str(pair.delta.work)})
+    pod["volumes"].append({"name": "there", "hostPath": {"path": str(pair.delta.work)}})
     rank["args"] = [word for word in rank["args"] if word != "--no-generation-check"]
     rank["args"][rank["args"].index("--checkpoint-dir") + 1] = "$(GPU_RUNBOOKS_CHECKPOINT)"
     rank["env"].append({"name": "GPU_RUNBOOKS_CHECKPOINT", "value": str(root)})
