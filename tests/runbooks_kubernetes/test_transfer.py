@@ -1,4 +1,4 @@
-"""A whole Kubernetes cluster dies under a job, and it trains on another one by the manifest saved at its adoption."""
+"""A Kubernetes cluster dies under a job, and it trains on another one by the manifest saved at its adoption."""
 
 import itertools
 from collections.abc import AsyncIterator
