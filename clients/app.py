@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import UnknownCommandError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnusedCliTokensError
 
 from clients.errors import CliError, Exit, explained
 from clients.output import Screen
@@ -147,6 +147,11 @@ def _words(error: CycloptsError, app: App) -> str:
         hint = f"did you mean {close[0]}? " if close else ""
         prefix = " ".join(["runbook", *chain])
         return f"no command {word!r}; {hint}`{prefix} --help` lists them"
+    prefix = " ".join(["runbook", *(error.command_chain or ())])
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return f"{error.unused_tokens[0]!r} is one word too many; `{prefix} --help` shows what it takes"
+    if isinstance(error, MissingArgumentError) and error.argument is not None and not error.tokens_so_far:
+        return f"{error.argument.name} and its value are missing; `{prefix} --help` shows what it takes"
     return " ".join(str(error).split())
 
 

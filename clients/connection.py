@@ -37,6 +37,8 @@ class Target:
     source: str
     """In words for messages, e.g. `--address`, `TEMPORAL_ADDRESS`, `profile prod`, `embedded server`."""
     embedded: bool = False
+    apart: bool = False
+    """That server lives in another network namespace than ours."""
     tls: bool | TLSConfig | None = None
     api_key: str | None = field(default=None, repr=False)
     metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -173,7 +175,8 @@ def _embedded_target(namespace: str, state_dir: str | Path | None) -> Target:
         raise TemporaryError(
             f"the embedded Temporal server of {place} ({info.address}) is stopped: `runbook dev` starts it again"
         )
-    return Target(address=info.address, namespace=namespace, source=f"the embedded server of {place}", embedded=True)
+    source, apart = f"the embedded server of {place}", embedded.is_apart(info)
+    return Target(address=info.address, namespace=namespace, source=source, embedded=True, apart=apart)
 
 
 def _profile(profile: str | None, config_file: str | Path | None) -> ClientConfigProfile:
@@ -200,6 +203,8 @@ def _no_answer(target: Target, error: Exception, limit: float) -> str:
     remedy = "`runbook dev` starts a server here" if local else "check the address, TLS and the network"
     if target.embedded:
         remedy = "end it with `runbook dev --stop`, start it again with `runbook dev`"
+    if target.apart:
+        remedy = "it lives in a network of its own, as a lab does: enter it with `runbook lab shell`"
     return f"no Temporal server answers at {target.address} (from {target.source}): {why}; {remedy}"
 
 

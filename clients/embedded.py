@@ -84,6 +84,14 @@ def is_alive(info: ServerInfo) -> bool:
     return process_start(info.pid) == info.pid_started
 
 
+def is_apart(info: ServerInfo) -> bool:
+    """Its process is in another network namespace than ours; False where nobody can tell."""
+    try:
+        return Path(f"/proc/{info.pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    except OSError:
+        return False
+
+
 def running(state_dir: str | Path | None = None) -> ServerInfo | None:
     """The server of this directory if its process runs."""
     info = read_state(state_dir)

@@ -6,7 +6,7 @@ from pathlib import Path
 from temporalio.client import Client
 
 from clients.connection import Target, connect_to, find_target
-from clients.errors import Exit
+from clients.errors import Exit, usage
 from clients.options import COMMON, Common
 from fleet.errors import FleetError, InvalidInputError
 from workers.doctor_checks import Area, Check, Diagnosis, Grade, as_table
@@ -20,6 +20,7 @@ from workers.worker import store_url
 
 def doctor(
     job: str | None = None,
+    name: str | None = None,
     /,
     *,
     fleet: str | None = None,
@@ -35,6 +36,8 @@ def doctor(
     ----------
     job
         Look at one job instead: is it protected, can it be restarted, could a late writer spoil its checkpoint?
+    name
+        Its name, where the word before is `job`.
     fleet
         Fleet file; default $GPU_RUNBOOKS_FLEET, ./fleet.yaml, or the state folder's.
     fix
@@ -42,6 +45,9 @@ def doctor(
     state
         State folder of the embedded server.
     """
+    if name is not None and job != "job":
+        raise usage(f"{name!r} is one word too many; write `runbook doctor JOB`")
+    job = name or job
     look = look_at_one_job(job, fleet, state, common) if job else look_at_all(fleet, state, common, fix=fix)
     found = Diagnosis.of(asyncio.run(look))
     screen = common.screen

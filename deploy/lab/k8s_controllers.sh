@@ -17,6 +17,10 @@ controller_port() { # NAME -> the first of its three ports: webhooks, health, tr
 controller_pid() { find_pids "${1:0:15}" "--kubeconfig=$(DE)/admin\\.kubeconfig"; }
 controller_pids() { find_pids 'env|unshare|bash|jobset|kueue|training-operat|trainer|kuberay' "--kubeconfig=$(DE)/admin\\.kubeconfig"; }   # also what becomes one
 installed_controllers() { local f; for f in "$D"/controllers/*/objects; do [[ ! -d $f ]] || basename "${f%/objects}"; done; }
+check_installed() { # every one of CONTROLLERS runs in this cluster, or did
+  local n has; has=$(installed_controllers)
+  for n in "${CONTROLLERS[@]}"; do grep -qx "$n" <<<"$has" || die "this cluster has no controller '$n'; it has: ${has//$'\n'/, }"; done
+}
 
 controllers_up() { # NAMES: what each needs in the apiserver, then the processes, until all are ready
   local n pids=() new=() files=(); local -A bins

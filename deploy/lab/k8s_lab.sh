@@ -467,7 +467,7 @@ api-start) existing "${1:-}"; running; api_start;;
 api-freeze) existing "${1:-}"; api_steady; api_signal STOP;;
 api-thaw) existing "${1:-}"; api_steady; api_signal CONT;;
 api-slow) existing "${1:-}"; api_slow "${2:-}";;
-controller-kill) existing "${1:-}"; check_controllers "${2:-}"; controllers_kill "${CONTROLLERS[@]}";;
+controller-kill) existing "${1:-}"; check_controllers "${2:-}"; check_installed; controllers_kill "${CONTROLLERS[@]}";;
 controller-start) existing "${1:-}"; running; check_controllers "${2:-}"; exclusive controllers controllers_up "${CONTROLLERS[@]}";;
 _slow) existing "$1"; slow_loop "$2";;
 _node) existing "$1"; node_main "$2";;

@@ -132,6 +132,19 @@ def test_an_unknown_command_is_a_usage_error_with_a_hint(capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["cancel", "x"], "--reason and its value are missing; `runbook cancel --help` shows"),
+        (["start", "heal", "alpha/a1"], "--reason and its value are missing; `runbook start heal --help` shows"),
+        (["describe", "job", "x"], "'x' is one word too many; `runbook describe --help` shows"),
+    ],
+)
+def test_a_missing_or_needless_word_is_named(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(make_app(), argv) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "argv",
     [
         ["list", "--kind", "foo"],

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+from asyncio.subprocess import PIPE
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from temporalio.client import Client
 
 from activities.api import OnNode
 from clients.connection import Target, connect, find_target, is_embedded
-from clients.embedded import HOME_VARIABLE, STATE_FILE, ServerInfo
+from clients.embedded import HOME_VARIABLE, STATE_FILE, ServerInfo, process_start
 from fleet.errors import InvalidInputError, TemporaryError
 from tests.temporal.waiting import state_of, wait
 
@@ -189,6 +190,28 @@ async def test_a_frozen_embedded_server_is_told_from_one_that_is_stopped(
             await connect(state_dir=home_of_server, limit=0.5)
     finally:
         os.kill(temporal_server.pid, signal.SIGCONT)
+
+
+async def test_a_server_in_a_network_of_its_own_is_told_with_the_way_in(
+    tmp_path: Path,
+) -> None:
+    there = await asyncio.create_subprocess_exec(
+        *("unshare", "--user", "--net", "sh", "-c", "echo there; read line"), stdin=PIPE, stdout=PIPE
+    )
+    assert there.stdin
+    assert there.stdout
+    try:
+        if not await there.stdout.readline():
+            pytest.skip("no user namespaces here")
+        started = str(process_start(there.pid))
+        ports = {"port": 1, "ui_port": 2, "http_port": 3, "metrics_port": 4}
+        info = ServerInfo(**ports, pid=there.pid, pid_started=started, db="", log="")
+        (tmp_path / STATE_FILE).write_text(info.model_dump_json())
+        with pytest.raises(TemporaryError, match="`runbook lab shell`"):
+            await connect(state_dir=tmp_path, limit=0.5)
+    finally:
+        there.stdin.close()
+        await there.wait()
 
 
 async def test_values_travel_as_pydantic(temporal_client: Client) -> None:

@@ -487,6 +487,12 @@ async def test_a_supervised_job_is_found_by_its_name_and_its_runbook_seen(whole_
     await backend.close()
 
 
+def test_a_job_may_be_named_by_two_words_and_a_third_is_refused(whole_stage: Stage, doctor: Doctor) -> None:
+    assert doctor(whole_stage.home, "job", "nobody").err == doctor(whole_stage.home, "nobody").err
+    refused = doctor(whole_stage.home, "alpha", "nobody")
+    assert (refused.code, "one word too many" in refused.err) == (2, True)
+
+
 def test_a_job_that_nobody_has_is_a_usage_error_that_says_where_it_was_looked_for(
     whole_stage: Stage, doctor: Doctor
 ) -> None:
