@@ -72,7 +72,7 @@ class NodeActivities(Owner):
                 nodes=arg.nodes,
                 tables=self.runtime.tables(),
             ),
-            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in _of_node(n, now)),
+            *(e for n in await backend.nodes(max_age=0) if n.node in arg.nodes for e in under_job_since(n, now)),
         ]
         if native.restarts > arg.restarts:
             found.append(
@@ -210,7 +210,7 @@ def under_job(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
     return node_evidence(facts, now)
 
 
-def _of_node(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
+def under_job_since(facts: NodeFacts, now: float) -> tuple[Evidence, ...]:
     """`under_job`, and when the node booted, where that is not long ago: some faults are then still a start."""
     if not 0.0 < now - facts.booted_at < RECENT_BOOT:
         return under_job(facts, now)

@@ -69,6 +69,40 @@ def test_a_context_names_what_the_text_does_not(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["culprit"]["node"] == "alpha2"
 
 
+def test_what_is_seen_around_and_facts_of_the_context_are_judged_with_the_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, context = tmp_path / "text", tmp_path / "context.json"
+
+    def judged(line: str, **known: object) -> dict[str, object]:
+        text.write_text(line)
+        context.write_text(json.dumps({"cluster": "alpha", "now": NOW, **known}))
+        assert main(["classify", str(text), "--context", str(context), "-o", "json"]) == 0
+        said: dict[str, object] = json.loads(capsys.readouterr().out)
+        return said
+
+    hung = "[  900.5] NVRM: Xid (PCI:0000:1b:00): 119, pid=9, name=x, Timeout after 45s of waiting for RPC response"
+    one = {"source": "kernel", "kind": "xid", "cluster": "alpha", "code": "119", "seen_at": NOW - 60}
+    around = [one | {"node": f"alpha{n}"} for n in range(9)]
+    assert judged(hung, node="alpha20")["rule"] == "xid:119"
+    assert judged(hung, node="alpha20", around=around)["rule"] == "common_cause:119"
+    no_fabric = "0: Traceback (most recent call last):\n0: RuntimeError: Error 802: system not yet initialized\n"
+    booted = {"source": "person", "kind": "fact", "cluster": "alpha", "code": "booted", "node": "alpha1"}
+    facts = [booted | {"seen_at": NOW, "happened_at": NOW - 40}]
+    known = {"job": "train", "nodes": ["alpha1"]}
+    assert judged(no_fabric, **known)["class"] == "hardware"
+    assert judged(no_fabric, **known, facts=facts)["rule"] == "fabric_starting"
+
+
+def test_a_fact_that_nobody_knows_is_refused_with_those_that_are_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fact = {"source": "person", "kind": "fact", "cluster": "alpha", "code": "sunny", "seen_at": NOW}
+    (tmp_path / "context.json").write_text(json.dumps({"facts": [fact]}))
+    assert main(["classify", written(tmp_path, "kernel_log"), "--context", str(tmp_path / "context.json")]) == 2
+    assert "booted, gpu_reset, shm_used, known_good" in capsys.readouterr().err
+
+
 def test_history_of_the_context_counts_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     seen = {
         "source": "kernel",
