@@ -8,7 +8,7 @@ from fleet.faults.evidence import Culprit, Fact, FaultClass, Kind, Source
 from fleet.faults.job_causes import AFTER, BEFORE, job_causes
 from fleet.faults.reading import Reading, Tier
 from fleet.faults.recurring import recurring
-from fleet.faults.repeats import Gpu, order
+from fleet.faults.repeats import Gpu
 from fleet.faults.scene import JOB_SIDE, Scene
 from fleet.faults.tables import worst_rung
 from fleet.faults.xid_text import named_xid, signature
@@ -49,7 +49,7 @@ def apply_rules(scene: Scene) -> None:
         common_causes,
     ):
         rule(scene)
-    scene.readings.sort(key=lambda r: (r.tier, r.minor, *order(r.evidence, scene.now)))
+    scene.readings.sort(key=lambda r: (r.tier, r.minor, *scene.order(r.evidence)))
 
 
 def _told_once(scene: Scene) -> None:
@@ -62,7 +62,7 @@ def _told_once(scene: Scene) -> None:
             groups.setdefault((*name, *signature(e.code or "", e.detail)), []).append(r)
     again: set[int] = set()
     for told in groups.values():
-        told.sort(key=lambda r: order(r.evidence, scene.now))
+        told.sort(key=lambda r: scene.order(r.evidence))
         for burst in _bursts_of(told, scene):
             fullest = max(burst, key=lambda r: (len(r.evidence.detail), r.evidence.key))
             again |= {id(r) for r in burst if r is not fullest}
@@ -160,7 +160,7 @@ def _only_job(scene: Scene) -> str | None:
 def _recovery(scene: Scene) -> None:
     """The newest XID 154 of a GPU raises what else is seen on it to the action it asks for; it never lowers."""
     lines = [r for r in scene.readings if r.rule.startswith("recovery:") or r.rule == "xid:154"]
-    lines.sort(key=lambda r: order(r.evidence, scene.now))
+    lines.sort(key=lambda r: scene.order(r.evidence))
     newest = {(r.evidence.node, scene.gpu(r.evidence)): r for r in lines}
     for r in lines:
         if r is not newest[r.evidence.node, scene.gpu(r.evidence)]:
@@ -259,6 +259,6 @@ def _power_smoothing(scene: Scene) -> None:
     for r in scene.xids(163):
         later: Gpu | None = scene.gpu(r.evidence)
         ends = [o for o in on_again if scene.gpu(o.evidence) == later and o.evidence.node == r.evidence.node]
-        if any(order(o.evidence, scene.now) > order(r.evidence, scene.now) for o in ends):
+        if any(scene.order(o.evidence) > scene.order(r.evidence) for o in ends):
             scene.readings.remove(r)
             scene.refused.append(f"over: {r.short} was ended by an XID 162")

@@ -29,6 +29,8 @@ class Scene:
     """Circumstances (`Kind.FACT`)."""
     refused: list[str] = field(default_factory=list)
     names: Names = field(default_factory=dict)
+    _orders: dict[int, tuple[float, float, str, str]] = field(default_factory=dict)
+    """By the identity of a piece; all pieces live as long as the scene."""
 
     def __post_init__(self) -> None:
         self.names = gpu_names([*(r.evidence for r in self.readings), *self.history, *self.facts])
@@ -59,13 +61,22 @@ class Scene:
         return [e for e in told if self.now - window <= self.when(e)]
 
     def _sorted(self, pieces: Iterable[Evidence]) -> tuple[Evidence, ...]:
-        once = {(e.key, e.detail): e for e in sorted(pieces, key=lambda e: order(e, self.now))}
-        return tuple(sorted(once.values(), key=lambda e: order(e, self.now)))
+        once: dict[tuple[str, str], Evidence] = {}
+        for e in sorted(pieces, key=self.order):
+            once.setdefault((self.order(e)[2], e.detail), e)
+        return tuple(once.values())
+
+    def order(self, e: Evidence) -> tuple[float, float, str, str]:
+        """`repeats.order`, made once for each piece: it is asked for again and again."""
+        known = self._orders.get(id(e))
+        if known is None:
+            known = self._orders[id(e)] = order(e, self.now)
+        return known
 
     def by_rule(self, *rules: str) -> list[Reading]:
         """Readings with one of these rules, in the fixed order."""
         found = [r for r in self.readings if r.rule in rules]
-        return sorted(found, key=lambda r: order(r.evidence, self.now))
+        return sorted(found, key=lambda r: self.order(r.evidence))
 
     def xids(self, *codes: int) -> list[Reading]:
         """Readings of these XIDs, in the fixed order."""
@@ -94,7 +105,7 @@ class Scene:
 
     def facts_of(self, code: str, *, node: str | None = None, job: str | None = None) -> Iterator[Evidence]:
         """Circumstances of one kind about a node or a job, the oldest first."""
-        for fact in sorted(self.facts, key=lambda e: order(e, self.now)):
+        for fact in sorted(self.facts, key=self.order):
             if fact.code == code and (node is None or fact.node == node) and (job is None or fact.job == job):
                 yield fact
 
