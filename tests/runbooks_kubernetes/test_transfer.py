@@ -69,8 +69,8 @@ async def pair(temporal_server: ServerInfo, tmp_path: Path, monkeypatch: pytest.
 
 
 async def apply(pair: Pair, root: Path) -> str:
-    """A researcher's `kubectl apply` of a training that takes its checkpoint root from where it is told, and whose pods
-    see the storage of either cluster where it is mounted."""
+    """A researcher's `kubectl apply` of a training that takes its checkpoint root from where it is told, and
+    whose pods see the storage of either cluster where it is mounted."""
     made = pair.lab.training_job("train")
     pod = made["spec"]["template"]["spec"]
     [rank] = pod["containers"]

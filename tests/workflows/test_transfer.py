@@ -102,6 +102,7 @@ async def test_a_cluster_without_room_is_left_with_the_newest_checkpoint(pair: P
     receipt = next((pair.west / "jobs" / "train" / ".gpu-runbooks" / "receipts").glob("*.json"))
     assert json.loads(receipt.read_text())
     assert stage.faults.most_attempts_alive(native_id) == 1
+    await stage.record(MOVE, "transfer-no-room")
 
 
 async def test_a_person_orders_it_and_the_researcher_did_not_opt_in(pair: Pair) -> None:
