@@ -15,6 +15,8 @@ from fleet.model import NativeJob, Phase, Value
 DAY = 86400.0
 UUID = "GPU-"
 """How NVML's uuid of a GPU begins; any other name of one is an address, which a replacement inherits."""
+_DETAILS = {"171", "172"}
+"""XIDs that are detail lines of a 48, which counts (NVIDIA Xid catalog)."""
 
 
 class StrikeKind(StrEnum):
@@ -100,7 +102,7 @@ def strikes_of(evidence: Evidence) -> tuple[Strike, ...]:
         Kind.NODE_DRAINED: StrikeKind.TAKEN_OUT,
         Kind.NODE_DOWN: StrikeKind.TAKEN_OUT,
     }.get(evidence.kind)
-    if kind is None or evidence.node is None:
+    if kind is None or evidence.node is None or (evidence.kind is Kind.XID and evidence.code in _DETAILS):
         return ()
     gpu = evidence.gpu if evidence.gpu is not None and evidence.gpu.startswith(UUID) else None
     return (

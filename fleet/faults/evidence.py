@@ -47,7 +47,7 @@ class Kind(StrEnum):
 class Fact(StrEnum):
     """Codes of `Kind.FACT`."""
 
-    BOOTED = "booted"  # `node` booted at `happened_at`
+    BOOTED = "booted"  # `node` booted at `happened_at`; that alone makes nothing void, a boot's name does
     GPU_RESET = "gpu_reset"  # a reset of `gpu`, confirmed, at `happened_at`: what was before it is over
     SHM_USED = "shm_used"  # `value` GiB in /dev/shm of `node` belong to no live process
     KNOWN_GOOD = "known_good"  # the program of `job` ran well before, on other GPUs too

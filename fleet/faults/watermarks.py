@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from fleet.faults.evidence import EARLIER_BOOT, Evidence, Fact
 from fleet.faults.reading import where
 from fleet.faults.repeats import event_time, gpu_names, order, same_gpu_name
-from fleet.model import BOOT_MARGIN
+from fleet.faults.scene import JOB_SIDE
 
 FRESH = 24 * 3600.0
 """Seconds after which evidence of an unknown boot is void."""
@@ -21,9 +21,7 @@ def valid(
     for e in sorted(evidence, key=lambda e: order(e, now)):
         present = boot.get(e.node or "") if isinstance(boot, Mapping) else boot
         name = f"{e.kind} {e.code or ''}".strip() + where(e)
-        other_boot = bool(e.boot and present and e.boot != present)
-        same_boot = bool(e.boot and present and e.boot == present)
-        if e.boot == EARLIER_BOOT or other_boot or (not same_boot and marks.before_boot(e)):
+        if e.boot == EARLIER_BOOT or (e.boot and present and e.boot != present):
             refused.append(f"void: {name} is from before the present boot")
         elif marks.before_reset(e):
             refused.append(f"void: {name} is from before the reset of its GPU")
@@ -35,23 +33,20 @@ def valid(
 
 
 class _Marks:
-    """The last boot of each node and the last reset of each GPU that the facts tell."""
+    """The resets of each GPU that the facts tell. A reset after a job's end leaves what ended the job as it was, so
+    beside a job's evidence only resets count that were surely before its end."""
 
     def __init__(self, evidence: Sequence[Evidence], facts: Sequence[Evidence], now: float) -> None:
         self._names = gpu_names([*evidence, *facts])
-        self._boots: dict[str, float] = {}
+        job_side = [e for e in evidence if e.kind in JOB_SIDE]
+        ends = [e.happened_at for e in job_side if e.happened_at is not None]
+        self._until = now if not job_side else min(ends, default=0.0)
         self._resets: dict[object, list[Evidence]] = {}
         for fact in facts:
-            if fact.code == Fact.BOOTED and fact.node and fact.happened_at is not None:
-                self._boots[fact.node] = max(self._boots.get(fact.node, 0.0), min(fact.happened_at, now))
-            elif fact.code == Fact.GPU_RESET and (gpu := same_gpu_name(fact, self._names)) is not None:
+            gpu = same_gpu_name(fact, self._names) if fact.code == Fact.GPU_RESET else None
+            if gpu is not None and event_time(fact, now) <= self._until:
                 self._resets.setdefault(gpu, []).append(fact)
         self._now = now
-
-    def before_boot(self, e: Evidence) -> bool:
-        """Only what has a time of its own can be seen to be older than a boot."""
-        booted = self._boots.get(e.node or "")
-        return booted is not None and e.happened_at is not None and e.happened_at < booted - BOOT_MARGIN
 
     def before_reset(self, e: Evidence) -> bool:
         """By the clock that both have: the epoch's, or that of one log."""

@@ -22,7 +22,7 @@ from tests.faults.case import (
     raised,
     words,
 )
-from tests.faults.making import GPU, UUID, ended, kernel, seen, xid
+from tests.faults.making import GPU, NOW, UUID, ended, kernel, seen, xid
 
 OTHER = "0000:cd:00"
 PLACE = "Graphics SM Warp Exception on (GPC 1, TPC 3, SM 0)"
@@ -34,6 +34,8 @@ TIMEOUT = "[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(Se
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 
 
+RESET = fact(Fact.GPU_RESET, ago=2, node="alpha2", gpu=GPU)
+BOOTED = fact(Fact.BOOTED, ago=2, node="alpha2")
 RULES = [
     # codes
     Case(
@@ -308,21 +310,24 @@ RULES = [
         "xid:95",
         "reset",
     ),
+    Case("reset", "-", "after the end of the job", [xid(95, ago=60), *KEY_ERROR, RESET], H, "xid:95", "reset"),
     Case(
-        "boot",
+        "reset",
         "+",
-        "a boot that somebody told",
-        [xid(79, boot=None, ago=HOUR), fact(Fact.BOOTED, node="alpha2", ago=600)],
+        "before the end of the job",
+        [xid(95, ago=60), ended("1"), RESET.model_copy(update={"happened_at": NOW - 30})],
         N,
-        "no_evidence",
+        "exit:1",
+        says="before the reset",
     ),
+    Case("boot", "+", "of another boot by its name", [xid(79, boot="boot-1")], N, "no_evidence"),
     Case(
         "boot",
         "-",
-        "after that boot",
-        [xid(79, boot=None, ago=60), fact(Fact.BOOTED, node="alpha2", ago=600)],
+        "a node that was booted since",
+        [DOWN, ended("1"), BOOTED],
         H,
-        "xid:79",
+        "node_down",
         "reboot",
     ),
     # many nodes

@@ -30,6 +30,11 @@ def test_other_evidence_is_none(kind: Kind) -> None:
     assert strikes_of(seen(kind)) == ()
 
 
+@pytest.mark.parametrize(("code", "count"), [("48", 1), ("171", 0), ("172", 0)])
+def test_the_detail_lines_of_a_double_bit_error_are_no_strikes_beside_it(code: str, count: int) -> None:
+    assert len(strikes_of(seen(Kind.XID, code=code))) == count
+
+
 def test_evidence_without_a_node_is_on_nobodys_record() -> None:
     assert strikes_of(seen(Kind.XID, node=None)) == ()
     assert samples_of(seen(Kind.MEASURED, node=None, value=1.0)) == ()
