@@ -6,6 +6,8 @@ the standard library's: the list of 1,000 nodes is 3 MiB, and each change of a n
 """
 
 import asyncio
+import math
+import time
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +32,9 @@ Query = Sequence[tuple[str, str]]
 MERGE = "application/merge-patch+json"
 CONNECT_LIMIT = 4.0
 """Seconds to reach the apiserver; a machine that is switched off answers nothing at all."""
+AWAY = 15.0
+"""Seconds without an answer after which an apiserver counts as having been away: a kubelet that could not renew its
+lease for so long may be called lost as soon as it is back."""
 SILENCE = 90.0
 """Seconds without a byte after which a watch is given up: bookmarks come about once a minute."""
 PAGE = 500
@@ -84,9 +89,24 @@ class KubeApi:
         self.settings = settings
         self.calls: dict[str, int] = {}
         """How many calls of each method went out, for tests of the shared watch."""
+        self._answered = time.monotonic()
+        """When it answered last."""
+        self._unheard = False
+        """A call since then got no answer."""
+        self._back_at = -math.inf
         self._client: ApiClient | None = None
         self._credentials = Credentials(cluster, settings)
         self._opening = asyncio.Lock()
+
+    def back_within(self, seconds: float) -> bool:
+        """Whether it answers again since at most so many seconds, after it did not for longer than `AWAY`."""
+        return time.monotonic() - self._back_at < seconds
+
+    def _heard(self) -> None:
+        now = time.monotonic()
+        if self._unheard and now - self._answered > AWAY:
+            self._back_at = now
+        self._answered, self._unheard = now, False
 
     async def _open(self) -> ApiClient:
         async with self._opening:
@@ -152,15 +172,20 @@ class KubeApi:
         try:
             response = await self._send(method, path, query, body, timeout, kind)
             data = await response.read()
+            self._heard()
+            return _answer(response, data, plain=plain)
         except aiohttp.ClientConnectorError as error:
+            self._unheard = True
             return Answer(Outcome.NOT_DELIVERED, {}, f"cannot connect: {error.os_error or error}")
         except aiohttp.ConnectionTimeoutError:
+            self._unheard = True
             return Answer(Outcome.NOT_DELIVERED, {}, "cannot connect in time")
         except TimeoutError:
+            self._unheard = True
             return Answer(Outcome.UNKNOWN, {}, f"no answer within {limit:.0f} s")
         except aiohttp.ClientError as error:
+            self._unheard = True
             return Answer(Outcome.UNKNOWN, {}, f"{type(error).__name__}: {error}")
-        return _answer(response, data, plain=plain)
 
     async def _send(
         self, method: str, path: str, query: Query, body: Raw | None, limits: aiohttp.ClientTimeout, kind: str

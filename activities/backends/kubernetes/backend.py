@@ -276,7 +276,11 @@ class KubernetesBackend:
         return await self.job(job.native_id)
 
     async def _something(self, events: list[asyncio.Event]) -> None:
-        """Waits for a change, and a moment for those that come with it. Raises TemporaryError when it is away."""
+        """Waits for a change, and a moment for those that come with it. Raises TemporaryError when it is away.
+
+        That silent nodes are believed to be lost again is a change, too.
+        """
+        doubted = self.view.doubts()
         waits = [asyncio.create_task(event.wait()) for event in events]
         try:
             while True:
@@ -284,6 +288,8 @@ class KubernetesBackend:
                 if done:
                     break
                 self._raise_if_lost()
+                if doubted and not self.view.doubts():
+                    break
         finally:
             for task in waits:
                 task.cancel()

@@ -24,7 +24,7 @@ from activities.backends.kubernetes.settings import KubernetesSettings
 from activities.backends.polling import Shared
 from activities.backends.steady import Steadiness
 from fleet.errors import NotFoundError
-from fleet.model import NativeJob, NodeFacts, Phase
+from fleet.model import NativeJob, NodeFacts, NodeState, Phase
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 ONE_BY_ONE = 32
@@ -56,6 +56,12 @@ class Picture:
         self.live = age is None
         self.whole = whole
         self.at = time.time() - (age or 0.0)
+
+
+LEASES_AGAIN = 40.0
+"""Seconds after an apiserver came back for which the node controller's word on silent nodes is not believed: it calls
+each node lost whose lease was not renewed while nobody could renew one. A kubelet does so every 10 s, and gives up on
+one call after as long (nodeLeaseDurationSeconds 40, a quarter of it; measured after outages of 3 and 4 minutes)."""
 
 
 class ClusterView:
@@ -314,10 +320,16 @@ class ClusterView:
             show(self.cluster, record, holders.get(record.name, ()), self.boots, picture.at)
             for record in sorted(picture.nodes.values(), key=lambda r: r.name)
         )
+        if self.doubts():
+            made = tuple(f if f.state is not NodeState.DOWN else _unsure(f) for f in made)
         for facts in made:
             if picture.live or not facts.responding:  # what was not asked just now is no steady answer
                 self.steadiness.saw(facts.node, facts.responding, picture.at)
         return made
+
+    def doubts(self) -> bool:
+        """Whether silent nodes may be well: their apiserver has only just come back."""
+        return self.api.back_within(LEASES_AGAIN)
 
     async def close(self) -> None:
         await asyncio.gather(*(mirror.close() for mirror in self.mirrors()))
@@ -340,6 +352,10 @@ def held_nodes(pods: Sequence[PodRecord], owners: Owners) -> Mapping[str, tuple[
         if native is not None and native not in held.setdefault(pod.node, []):
             held[pod.node].append(native)
     return {node: tuple(ids) for node, ids in held.items()}
+
+
+def _unsure(facts: NodeFacts) -> NodeFacts:
+    return facts.model_copy(update={"state": NodeState.UNKNOWN})
 
 
 def _absent(cluster: str, native_id: str) -> JobRecord:
