@@ -19,7 +19,9 @@ from fleet.runbooks import REVOKED_MEMO, LeaseInput, Runbook, Signal
 ASK_AGAIN = 20.0
 """Seconds until a seat is asked for again: a worker gives it out, and may be busy or away."""
 LOOK_AGAIN = 0.5
-"""Seconds until a seat that was asked for is tried again."""
+LOOK_SLOWEST = 5.0
+"""Seconds until a seat that was asked for is tried again, each time half as long again: a thousand launchers begin
+together, and their looks must not be what their seats wait for."""
 CALL_LIMIT = timedelta(seconds=8)
 
 
@@ -33,6 +35,7 @@ class HeldSeat:
         self._key, self._seat = key, seat
         self._id = lease_workflow_id(key.cluster, key.native_id, key.restarts)
         self._asked_at: float | None = None
+        self._look = LOOK_AGAIN
 
     async def renew(self) -> bool:
         """True when the server acknowledged it; False once the lease was taken back. Raises TemporaryError."""
@@ -68,17 +71,17 @@ class HeldSeat:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
         else:
-            self._asked_at = None
+            self._asked_at, self._look = None, LOOK_AGAIN
             return True
-        if await self._is_barred(client):
-            return False
-        await self._ask(client)
-        raise TemporaryError(f"no seat in {self._id} yet: a worker for the runbooks gives it out", delay=LOOK_AGAIN)
+        if self._asked_at is None or time.monotonic() - self._asked_at > ASK_AGAIN:
+            if await self._is_barred(client):
+                return False
+            await self._ask(client)
+        look, self._look = self._look, min(self._look * 1.5, LOOK_SLOWEST)
+        raise TemporaryError(f"no seat in {self._id} yet: a worker for the runbooks gives it out", delay=look)
 
     async def _ask(self, client: Client) -> None:
         """A signal with start: the first launcher begins the lease."""
-        if self._asked_at is not None and time.monotonic() - self._asked_at < ASK_AGAIN:
-            return
         await client.start_workflow(
             Runbook.LEASE,
             LeaseInput(key=self._key),

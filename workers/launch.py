@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CLUSTER_VARIABLE = "GPU_RUNBOOKS_CLUSTER"
 NATIVE_VARIABLES = ("GPU_RUNBOOKS_NATIVE_ID", "SLURM_JOB_ID")
+ARRAY_VARIABLES = ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID")
 RESTART_VARIABLES = ("GPU_RUNBOOKS_RESTART", "SLURM_RESTART_COUNT")
 NODE_VARIABLES = ("SLURMD_NODENAME", "NODE_NAME")
 STARTS_ELSEWHERE = frozenset(
@@ -115,7 +116,7 @@ def whose(
 ) -> tuple[LeaseKey, str]:
     """Which attempt's lease it is, and on which node. Raises CliError (usage) that says what to give."""
     where = cluster or environment.get(CLUSTER_VARIABLE)
-    native = job_id or _first(environment, NATIVE_VARIABLES)
+    native = job_id or _array_task(environment) or _first(environment, NATIVE_VARIABLES)
     if not where:
         raise usage(f"which cluster is this? give --cluster or {CLUSTER_VARIABLE}, as fleet.yaml names it")
     if not native:
@@ -128,6 +129,12 @@ def whose(
         name(part, "job")
     key = LeaseKey(cluster=name(where, "cluster"), native_id=native, restarts=int(count))
     return key, name(here, "node")
+
+
+def _array_task(environment: Mapping[str, str]) -> str | None:
+    """An array task's id as Slurm's own programs write it: the bare number may mean the whole array."""
+    words = [environment.get(n, "") for n in ARRAY_VARIABLES]
+    return "_".join(words) if all(words) else None
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:
