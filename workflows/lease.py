@@ -24,6 +24,9 @@ IDLE = timedelta(minutes=10)
 """How long a lease waits for another launcher once all have left or are silent."""
 BARRED = timedelta(days=30)
 """How long a lease that was taken back bars launchers of its attempt: the old cluster may come back with it."""
+BATCH = 100
+BETWEEN_BATCHES = timedelta(milliseconds=100)
+"""Seats that are given out in one workflow task, and the time to the next ones."""
 MOST_SEATS = 1900
 """Temporal allows 2,000 activities under way in one workflow; with one launcher a node that is 1,900 nodes."""
 
@@ -42,17 +45,19 @@ class HoldLease(Book):
         self.seats: dict[str, SeatSeen] = {seen.seat.id: seen for seen in inp.seats}
         self.holding: dict[str, workflow.ActivityHandle[lease_api.Left]] = {}
         self.tasks: list[asyncio.Task[None]] = []
+        self.waiting: list[Seat] = []
         self.revoked: Revoke | None = None
         self.revoked_at: float | None = None
 
     @workflow.run
     async def run(self, _inp: LeaseInput) -> LeaseState:
         self.at("held", waits="the launchers to leave")
+        self.tasks.append(asyncio.create_task(self._give_out()))
         while self.revoked is None:
-            await workflow.wait_condition(lambda: not self.holding or self.revoked is not None)
+            await workflow.wait_condition(lambda: not self.is_used or self.revoked is not None)
             try:
                 await workflow.wait_condition(
-                    lambda: bool(self.holding) or self.revoked is not None,
+                    lambda: self.is_used or self.revoked is not None,
                     timeout=IDLE,
                     timeout_summary="then the lease ends",
                 )
@@ -66,10 +71,26 @@ class HoldLease(Book):
     @workflow.signal(name=Signal.JOIN)
     def join(self, seat: Seat) -> None:
         """A launcher wants a seat; the same one again is no news. Nobody gets one after the lease was taken back."""
-        if self.revoked is not None or seat.id in self.holding:
+        if self.revoked is not None or seat.id in self.holding or seat in self.waiting:
             return
-        if len(self.holding) >= MOST_SEATS:
+        if len(self.holding) + len(self.waiting) >= MOST_SEATS:
             self.tell(f"{seat.node} gets no seat: {MOST_SEATS} are taken; use one launcher a node, not one a rank")
+            return
+        self.waiting.append(seat)
+
+    async def _give_out(self) -> None:
+        """Seats in the order in which they were asked for, not all in one workflow task: that has 10 s."""
+        while self.revoked is None:
+            await workflow.wait_condition(lambda: bool(self.waiting))
+            batch, self.waiting = self.waiting[:BATCH], self.waiting[BATCH:]
+            for seat in batch:
+                self._give(seat)
+            self._show_seats()
+            if self.waiting:
+                await workflow.sleep(BETWEEN_BATCHES, summary="before more seats are given out")
+
+    def _give(self, seat: Seat) -> None:
+        if self.revoked is not None:
             return
         self.seats[seat.id] = SeatSeen(seat=seat, state=SeatState.HELD, since=self.now())
         self.holding[seat.id] = workflow.start_activity(
@@ -85,7 +106,6 @@ class HoldLease(Book):
             summary=f"launcher on {seat.node}",
         )
         self.tasks.append(asyncio.create_task(self._follow(seat, self.holding[seat.id])))
-        self._show_seats()
 
     async def _follow(self, seat: Seat, held: workflow.ActivityHandle[lease_api.Left]) -> None:
         """Until the launcher leaves or has been silent for too long."""
@@ -118,6 +138,11 @@ class HoldLease(Book):
             workflow.upsert_memo({REVOKED_MEMO: order.why or "no reason was given"})
             self.tell(f"taken back: {order.why or 'no reason was given'}")
         return self.state()
+
+    @property
+    def is_used(self) -> bool:
+        """Somebody has a seat, or waits for one."""
+        return bool(self.holding or self.waiting)
 
     def state(self) -> LeaseState:
         """As it is now; when a seat was renewed last, the server knows and the workflow does not."""

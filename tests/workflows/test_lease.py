@@ -249,6 +249,21 @@ async def test_a_command_that_ends_gives_its_seat_back_and_the_next_one_gets_ano
     assert [s.text for s in (await job.state()).seats] == ["ended with code 7", "ended with code 0"]
 
 
+async def test_a_lease_that_a_person_cancels_ends_no_training_and_is_begun_again(job: Job) -> None:
+    node = job.node("alpha1").start("sh", "-c", STUBBORN)
+    await node.trains()
+    first = await job.stage.handle(LEASE).describe()
+    await job.stage.handle(LEASE).cancel()
+
+    async def again() -> bool:
+        seen = await job.stage.handle(LEASE).describe()
+        seats = seen.raw_description.pending_activities
+        return seen.run_id != first.run_id and any(seat.HasField("last_heartbeat_time") for seat in seats)
+
+    await job.stage.until(again, "its launcher has a seat again")
+    assert len(node.ranks()) == 4
+
+
 # -- the server is away
 
 
