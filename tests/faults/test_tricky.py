@@ -1,7 +1,9 @@
 """Every tricky case of the reference's list (fault taxonomy, section 11), each way round. Those of GPUs and nodes are
 in `tricky_gpus`, those of jobs here."""
 
+import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,9 @@ import pytest
 from fleet.faults.evidence import Evidence, Fact
 from tests.faults.case import HOUR, Case, H, N, T, U, fact, holds, kernel_text, raised, words
 from tests.faults.making import ended
+from tests.faults.test_field_reports import REPORTS
+from tests.faults.test_job_rules import RULES as OF_JOBS
+from tests.faults.test_rules import RULES as OF_GPUS
 from tests.faults.tricky_gpus import GPU_CASES
 
 WATCHDOG = "[rank0]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, Timeout(ms)=600000) ran for"
@@ -213,6 +218,30 @@ ALL = set(map(int, _NUMBERS.split()))
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_a_tricky_case_gets_the_right_verdict(case: Case) -> None:
     holds(case)
+
+
+def test_no_mix_of_all_cases_depends_on_its_order() -> None:
+    chance = random.Random(11)
+    cases = [*CASES, *OF_GPUS, *OF_JOBS, *REPORTS]
+    pools = [[e for case in cases for e in pool(case)] for pool in (_now, _before, _around)]
+    for _ in range(60):
+        mix = [chance.sample(pool, 10) for pool in pools]
+        first = cases[0].judged(*mix)
+        for pool in mix:
+            chance.shuffle(pool)
+        assert cases[0].judged(*mix) == first
+
+
+def _now(case: Case) -> Sequence[Evidence]:
+    return case.now
+
+
+def _before(case: Case) -> Sequence[Evidence]:
+    return case.before
+
+
+def _around(case: Case) -> Sequence[Evidence]:
+    return case.around
 
 
 def test_every_case_of_the_list_is_here_each_way_round_or_shown_elsewhere() -> None:
