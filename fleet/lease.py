@@ -22,8 +22,9 @@ RENEWALS = 6
 """Renewals in one term: so many in a row must fail before the ranks are stopped."""
 LONGEST_PAUSE = 30.0
 """Seconds between two renewals at most."""
-HEARD_SLACK = 10.0
-"""Seconds by which a renewal may be late without a reason: one call to a busy server."""
+NOTICED_LATE = 130.0
+"""Seconds after which a lost cluster is noticed at the latest: a look a minute, a minute for its answer, and a call
+to a busy server. A launcher that was cut off together with it may seem silent for so long before."""
 SHORT_TERM = 120.0
 """Seconds; a restart of a Temporal server takes longer than a shorter term, and would stop the training."""
 LEASE_LOST = 75
@@ -122,7 +123,7 @@ class ClusterLoss(Value):
     reachable: bool
     """Something there still answers for its nodes: controller, apiserver, a node's daemon, a power hook."""
     answered_at: float
-    """When it answered last (epoch seconds)."""
+    """When it was seen to answer last, or not to answer first (epoch seconds)."""
     hung: tuple[str, ...] = ()
     """Nodes that were silent, frozen or had a hung driver before the cluster was lost."""
 
@@ -199,7 +200,7 @@ def _of_node(node: str, seats: list[SeatSeen], loss: ClusterLoss) -> Iterator[st
         if seen.state is SeatState.LEFT or seen.renewed_at is None:
             continue
         silent_for = loss.answered_at - seen.renewed_at
-        if silent_for > 2 * seen.seat.terms.every + HEARD_SLACK:
+        if silent_for > 2 * seen.seat.terms.every + NOTICED_LATE:
             yield (
                 f"the launcher of {node} was silent for {silent_for:.0f} s while the cluster still answered: a hung "
                 "node, not a lost cluster; it needs a power-off, a new boot or a person's word"

@@ -24,6 +24,8 @@ from tests.conftest import FAST_VALUES
 from tests.temporal.waiting import wait
 from tests.workflows.conftest import Opener
 from tests.workflows.stage import Stage
+from tests.workflows.test_transfer import Pair
+from tests.workflows.test_transfer import pair as pair  # a fixture
 from workers.server import ensure_server, stop_server
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -43,10 +45,10 @@ def short_margin(monkeypatch: pytest.MonkeyPatch) -> None:
 class Node:
     """One node of a job: its launcher as a process of its own, its ranks found by a word in their environment."""
 
-    def __init__(self, stage: Stage, node: str, address: str, *, restarts: int = 0) -> None:
+    def __init__(self, stage: Stage, node: str, address: str, *, native: str = "77", restarts: int = 0) -> None:
         self.log = stage.folder / f"{node}.{restarts}.log"
         self.mark = f"NODE_MARK={stage.folder}/{node}/{restarts}"
-        self.words = ["--cluster", "alpha", "--job-id", "77", "--restarts", str(restarts), "--node", node]
+        self.words = ["--cluster", "alpha", "--job-id", native, "--restarts", str(restarts), "--node", node]
         self.words += ["--address", address, "--namespace", stage.client.namespace]
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -117,8 +119,8 @@ class Job:
         self.stage, self.address, self.home = stage, address, home
         self.nodes: list[Node] = []
 
-    def node(self, name: str, **more: int) -> Node:
-        self.nodes.append(Node(self.stage, name, self.address, **more))
+    def node(self, name: str, *, native: str = "77", restarts: int = 0) -> Node:
+        self.nodes.append(Node(self.stage, name, self.address, native=native, restarts=restarts))
         return self.nodes[-1]
 
     async def state(self) -> LeaseState:
@@ -262,6 +264,27 @@ async def test_a_lease_that_a_person_cancels_ends_no_training_and_is_begun_again
 
     await job.stage.until(again, "its launcher has a seat again")
     assert len(node.ranks()) == 4
+
+
+async def test_a_lost_cluster_is_left_without_a_person_once_its_launchers_have_stopped(pair: Pair) -> None:
+    stage = pair.stage
+    pair.policy(limits={"cluster_lost_after": "1s"})
+    native = await stage.supervise(spec=pair.spec())
+    job = Job(stage, stage.client.service_client.config.target_host)
+    try:
+        nodes = [job.node(n, native=native).start("sh", "-c", STUBBORN) for n in await stage.nodes_of()]
+        for node in nodes:
+            await node.trains()
+        stage.faults.controller_kill()
+        view = await stage.runs_in("train", 2)
+        assert [node.ranks() for node in nodes] == [[], []]
+    finally:
+        await asyncio.to_thread(job.end)
+    assert view.ledger is not None
+    old, new = view.ledger.attempts
+    assert old.receipt is not None
+    assert old.receipt.grade() is ReceiptGrade.LEASE_EXPIRED
+    assert new.cluster == "beta"
 
 
 # -- the server is away
