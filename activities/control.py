@@ -77,7 +77,9 @@ class ControlActivities(Owner):
     @implements(place_api.LIST_CLUSTERS)
     async def list_clusters(self, arg: api.Nothing) -> place_api.Clusters:
         """Those of today's policy."""
-        return place_api.Clusters(kinds={name: one.kind for name, one in self.runtime.policy().clusters.items()})
+        policy = self.runtime.policy()
+        kinds = {name: one.kind for name, one in policy.clusters.items()}
+        return place_api.Clusters(kinds=kinds, streams=policy.copies.files_at_once if policy.sites else 0)
 
     @implements(place_api.PLACE)
     async def choose_cluster(self, arg: place_api.PlaceAsk) -> Placement:

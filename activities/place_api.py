@@ -15,6 +15,8 @@ class Clusters(Value):
     """Clusters of the policy, by name, and the kind of each."""
 
     kinds: Mapping[str, str]
+    streams: int = 0
+    """Files at once of a copy; 0: the policy names no sites, so nothing is known of any storage."""
 
 
 class Trial(Value):

@@ -219,6 +219,19 @@ class PreflightControlActivities(Owner):
         except (InvalidInputError, NotFoundError) as error:
             return site_api.Storages(source=source, why=str(error))
 
+    @implements(site_api.LOCATE)
+    async def locate(self, arg: site_api.LocateAsk) -> site_api.Located:
+        """By today's policy. The path is one of the first cluster whose storage has it."""
+        policy = self.runtime.policy()
+        for cluster in (*arg.first, *arg.clusters):
+            try:
+                here = storage_of(policy, cluster, arg.path, whole=arg.whole)
+            except (InvalidInputError, NotFoundError):
+                continue
+            sited = [name for name in arg.clusters if policy.site_of(name) is not None]
+            return site_api.Located(storages={name: moved(policy, here, name) for name in sited})
+        return site_api.Located()
+
     @implements(site_api.PLAN_REPLICAS)
     async def plan_replicas(self, arg: site_api.ReplicasAsk) -> site_api.Replicas:
         """The sites that the job's own site replicates to."""

@@ -3,6 +3,7 @@
 As in `activities/api.py`: no SDK, no effect. `FIND_STORAGE` runs on `runbooks`, the others on `data.<site>`.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from activities.api import Activity
@@ -12,6 +13,7 @@ from fleet.copying.places import copy_op
 from fleet.model import Value
 from fleet.preflight import Check, Protected
 from fleet.sites import Storage
+from fleet.stock import Held, held_checkpoint
 
 
 class StorageAsk(Value):
@@ -30,6 +32,45 @@ class Storages(Value):
     target: Storage | None = None
     why: str = ""
     """Why one is missing, with what to do."""
+
+
+class LocateAsk(Value):
+    """A folder that a job names: where it is for each of these clusters."""
+
+    path: str
+    clusters: tuple[str, ...]
+    first: tuple[str, ...] = ()
+    """Clusters on which the path is meant, before the others."""
+    whole: bool = False
+    """It may be all of a site's storage."""
+
+
+class Located(Value):
+    """Clusters without a site are left out; all of them where no site has the path."""
+
+    storages: Mapping[str, Storage] = {}
+
+
+class FindDataset(Value):
+    """A dataset on one site."""
+
+    storage: Storage
+    """The folder that holds the dataset's folder."""
+    sums: str
+    """Its manifest, relative to that."""
+    told: bool
+    """A person says that it is there; else only a receipt of ours proves it."""
+
+
+class FoundDataset(Value):
+    """What a site holds of a dataset."""
+
+    there: bool
+    size: int = 0
+    """Bytes of the files that its manifest lists."""
+    files: int = 0
+    why: str = ""
+    """Why it is not there."""
 
 
 class ReplicasAsk(Value):
@@ -137,6 +178,16 @@ class SiteSeen(Value):
     """Bytes that a copy would have to move now."""
 
 
+def held(found: FoundCheckpoints | str) -> Held:
+    """What a site holds, as a placement weighs it; a text says why it cannot be told. A layout that nobody knows may
+    hold anything."""
+    if isinstance(found, str) or found.question:
+        return Held(there=False, unknown=found if isinstance(found, str) else found.question)
+    if found.newest is None:
+        return Held(there=False)
+    return held_checkpoint(found.newest.step, found.newest.size, found.newest.files)
+
+
 def copy_order(
     cluster: str, source: Storage, target: Storage, parts: Parts, *, owner: str = "", bandwidth: float | None = None
 ) -> CopyOrder:
@@ -156,6 +207,8 @@ def copy_order(
 
 
 FIND_STORAGE = Activity("find_storage", StorageAsk, Storages, timedelta(seconds=20), timedelta(seconds=600))
+LOCATE = Activity("locate_storage", LocateAsk, Located, timedelta(seconds=20), timedelta(seconds=600))
+FIND_DATASET = Activity("find_dataset", FindDataset, FoundDataset, timedelta(minutes=15), timedelta(hours=1))
 PLAN_REPLICAS = Activity("plan_replicas", ReplicasAsk, Replicas, timedelta(seconds=20), timedelta(seconds=600))
 FIND_CHECKPOINTS = Activity(
     "find_checkpoints", FindCheckpoints, FoundCheckpoints, timedelta(minutes=15), timedelta(hours=1)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,12 @@ from activities.copying.stores import open_store
 from activities.copying.work import Copying, Meters
 from activities.registry import implements
 from activities.runtime import Owner
-from activities.site_api import FoundCheckpoint, FoundCheckpoints, SiteAsk, SiteSeen
+from activities.site_api import FoundCheckpoint, FoundCheckpoints, FoundDataset, SiteAsk, SiteSeen
 from fleet.checkpoints.layout import Known
 from fleet.checkpoints.model import FOLDER, Candidate, Judgement
+from fleet.checkpoints.names import shown
 from fleet.checkpoints.receipts import receipt_path
-from fleet.copying.manifest import parts_of
+from fleet.copying.manifest import parse_sums, parts_of
 from fleet.copying.places import own_folder, parse_place
 from fleet.copying.space import size_text
 from fleet.errors import NotFoundError, PermanentError, RefusedError
@@ -69,6 +71,13 @@ class SiteActivities(Owner):
             raise RefusedError(f"{storage.path} leads out of {mount}: take the link away, nothing is written there")
         return there if existing == there else None
 
+    @implements(site_api.FIND_DATASET)
+    async def find_dataset(self, arg: site_api.FindDataset) -> FoundDataset:
+        """Every file that its manifest lists is there, and our receipt or a person says that they are the right ones.
+        Their bytes are read when they are copied."""
+        root = self._root(arg.storage)
+        return await asyncio.to_thread(_dataset, root, arg) if root is not None else FoundDataset(there=False)
+
     @implements(site_api.CHECK_SITE)
     async def check_site(self, arg: SiteAsk) -> SiteSeen:
         """Looks, and writes one small file where a copy would be made, which it takes away again."""
@@ -109,6 +118,27 @@ class SiteActivities(Owner):
         if not os.access(at, os.W_OK | os.X_OK, effective_ids=True):
             return failed(CheckName.STORAGE, f"{_me()} may not write to {at}", "correct the rights there"), room
         return passed(CheckName.STORAGE, f"it answers and takes files; {arg.because}"), room
+
+
+def _dataset(root: Path, arg: site_api.FindDataset) -> FoundDataset:
+    sums, name = root / arg.sums, arg.sums.rpartition("/")[0]
+    if sums.is_symlink() or not sums.is_file():
+        return FoundDataset(there=False, why=f"{sums} is not there")
+    listed = parse_sums(sums.read_text(encoding="utf-8", errors="replace"), name)
+    size = 0
+    for path in listed:
+        try:
+            seen = (root / path).lstat()
+        except OSError:
+            return FoundDataset(there=False, why=f"{shown(path)} is not there")
+        if not stat.S_ISREG(seen.st_mode):
+            return FoundDataset(there=False, why=f"{shown(path)} is no plain file")
+        size += seen.st_size
+    if not arg.told and not (root / receipt_path(name)).is_file():
+        return FoundDataset(
+            there=False, why=f"{sums.parent} is there, and neither a receipt nor the job vouches for it"
+        )
+    return FoundDataset(there=True, size=size, files=len(listed))
 
 
 def _told(site: str, found: Judgement, files: frozenset[str]) -> FoundCheckpoints:

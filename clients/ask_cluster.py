@@ -16,7 +16,7 @@ from temporalio.exceptions import TimeoutError as StepTimeoutError
 from activities import api
 from activities.api import Activity
 from clients.errors import CliError
-from fleet.identity import RUNBOOKS_QUEUE, cluster_queue
+from fleet.identity import RUNBOOKS_QUEUE, cluster_queue, data_queue
 from fleet.model import Value
 
 In = TypeVar("In", bound=Value)
@@ -29,13 +29,15 @@ READ_LIMIT = 30.0
 _RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5))
 
 
-async def read(client: Client, spec: Activity[In, Out], arg: In, cluster: str | None = None) -> Out:
-    """Runs `spec` once on the cluster's queue, or on `runbooks` without one.
+async def read(
+    client: Client, spec: Activity[In, Out], arg: In, cluster: str | None = None, *, site: str = ""
+) -> Out:
+    """Runs `spec` once on the cluster's queue, on the site's, or on `runbooks` without one.
 
     A mutating step may take its whole budget, a read 30 s. Raises CliError that names the missing worker, or holds
     the activity's own words.
     """
-    queue = cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE
+    queue = data_queue(site) if site else cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE
     limit = spec.budget if spec.mutates or spec.budget > timedelta(seconds=600) else timedelta(seconds=READ_LIMIT)
     try:
         result: Out = await client.execute_activity(
@@ -52,7 +54,7 @@ async def read(client: Client, spec: Activity[In, Out], arg: In, cluster: str | 
             summary="asked by runbook",
         )
     except ActivityFailureError as error:
-        raise CliError(_why(spec.name, error.cause, cluster)) from error
+        raise CliError(_why(spec.name, error.cause, cluster, site)) from error
     return result
 
 
@@ -74,19 +76,19 @@ async def read_each(
     return answers, failed
 
 
-def missing_worker(cluster: str | None) -> str:
+def missing_worker(cluster: str | None, site: str = "") -> str:
     """What to say when nobody polls a queue."""
-    queue = cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE
-    option = f" --cluster {cluster}" if cluster else ""
+    queue = data_queue(site) if site else cluster_queue(cluster) if cluster else RUNBOOKS_QUEUE
+    option = f" --data {site}" if site else f" --cluster {cluster}" if cluster else ""
     return f"no worker polls {queue}: start `runbook worker{option}`"
 
 
-def _why(step: str, cause: BaseException | None, cluster: str | None) -> str:
+def _why(step: str, cause: BaseException | None, cluster: str | None, site: str) -> str:
     if isinstance(cause, StepTimeoutError):
         if cause.type is TimeoutType.SCHEDULE_TO_START:
-            return missing_worker(cluster)
+            return missing_worker(cluster, site)
         if not isinstance(cause.cause, ApplicationError):
-            return f"{step.replace('_', ' ')} did not end in time; {cluster or 'its worker'} may be down, try again"
+            return f"{step.replace('_', ' ')} did not end in time; {cluster or site or 'its worker'} may be down"
         cause = cause.cause
     if isinstance(cause, ApplicationError):
         return cause.message.removeprefix(f"{step}: ")

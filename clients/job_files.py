@@ -5,7 +5,7 @@ from pathlib import Path
 from temporalio.client import Client
 
 from activities import api, place_api
-from clients import jobs
+from clients import jobs, stocks
 from clients.ask_cluster import read, read_each
 from clients.errors import usage
 from clients.names import name as checked_name
@@ -16,6 +16,7 @@ from fleet.job_file import JobFile, Template, parse_job, wish_of
 from fleet.model import JobTokens, label_safe
 from fleet.placement import Placement, place
 from fleet.placing import PlaceWish
+from fleet.stock import spec_at
 
 SUFFIXES = frozenset({".yaml", ".yml"})
 
@@ -67,20 +68,33 @@ def _tokens(found: JobFile, job: str) -> JobTokens:
 
 async def plan(client: Client, wish: PlaceWish) -> PlacementPlan:
     """Asks every cluster for its room and, where the job could go, for a trial; chooses by the runbook's own code."""
-    kinds = (await read(client, place_api.LIST_CLUSTERS, api.Nothing())).kinds
+    told = await read(client, place_api.LIST_CLUSTERS, api.Nothing())
+    kinds = told.kinds
     asked = [c for c in sorted(kinds) if not wish.stays_away(c, kinds[c])]
     rooms, unread = await read_each(client, place_api.READ_ROOM, {c: api.PolicyIn(cluster=c) for c in asked})
 
+    state = await stocks.seen(client, wish, tuple(asked), told.streams)
+
     def offered(lacks: dict[str, tuple[str, ...]]) -> Placement:
         offers = [
-            wish.offer(c, kinds[c], rooms.get(c), unreadable=unread.get(c, ""), lacks=lacks.get(c, ()))
+            wish.offer(
+                c,
+                kinds[c],
+                rooms.get(c),
+                unreadable=unread.get(c, ""),
+                lacks=(*lacks.get(c, ()), *state.lacks(c)),
+                checkpoint=state.checkpoint.stocks.get(c),
+                dataset=state.dataset.stocks.get(c),
+            )
             for c in sorted(kinds)
         ]
         return place(wish.request, offers)
 
     first = offered({})
     trials, untried = await read_each(
-        client, place_api.TRY_SUBMIT, {c: api.Submit(cluster=c, spec=wish.spec(c, kinds[c])) for c in first.order}
+        client,
+        place_api.TRY_SUBMIT,
+        {c: api.Submit(cluster=c, spec=spec_at(wish, c, kinds[c], state.roots.get(c))) for c in first.order},
     )
     refused = {c: tuple(f"its trial refuses the job: {line}" for line in t.refuses) for c, t in trials.items()}
     failed = {c: (f"the trial did not succeed: {why}",) for c, why in untried.items()}

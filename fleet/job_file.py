@@ -7,9 +7,9 @@ job of another size on another cluster. Whether a scheduler takes them, only its
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fleet.errors import InvalidInputError
 from fleet.model import Name
@@ -18,6 +18,7 @@ from fleet.placing import ClusterWords, PlaceWish
 from fleet.policy_errors import Path, Problem
 from fleet.policy_file import Words, parse_file, read_yaml, told
 from fleet.policy_types import AbsolutePath, Duration, Strict
+from fleet.stock import dataset_of
 
 Kind = Literal["slurm", "kubernetes", "sim"]
 LONGEST = 131_072
@@ -54,7 +55,10 @@ class JobFile(Strict):
     clusters: Mapping[Name, ClusterPart] = {}
     """Only these clusters, with what holds there. Default: every cluster with a template."""
     dataset_on: tuple[Name, ...] | None = None
-    """Clusters that hold the job's dataset; it goes to no other. Default: it names no dataset."""
+    """Clusters that hold the job's dataset; without `dataset` it goes to no other. Default: it names no dataset."""
+    dataset: AbsolutePath | None = None
+    """Manifest of the dataset as the clusters of `dataset_on` see it, e.g. `/lustre/data/c4/SHA256SUMS`: lines of
+    sha256sum, paths relative to its folder. With it, the dataset is brought to a cluster that lacks it."""
     start_within: Duration | None = None
     """It must run on a cluster within this time, else the next one is tried. Default: `limits.place_timeout`."""
     job: Name | None = None
@@ -77,6 +81,17 @@ class JobFile(Strict):
     """It may be moved to another cluster without asking."""
     log: AbsolutePath | None = None
     """Its output file, where it is not the scheduler's own."""
+
+    @model_validator(mode="after")
+    def _dataset_is_somewhere(self) -> Self:
+        if self.dataset is not None:
+            if not self.dataset_on:
+                raise ValueError("dataset needs dataset_on, the clusters that hold it")
+            try:
+                dataset_of(self.dataset)
+            except InvalidInputError as error:
+                raise ValueError(str(error)) from None
+        return self
 
 
 class Template(NamedTuple):
@@ -127,6 +142,7 @@ def wish_of(
         scopes=scopes,
         clusters={n: ClusterWords(options=p.options, scope=p.account) for n, p in found.clusters.items()},
         dataset_on=found.dataset_on,
+        dataset=found.dataset or "",
         comment=comment,
         workdir=found.workdir or workdir,
         user=found.user,

@@ -41,6 +41,8 @@ class Stock(Value):
     """Verified there."""
     seconds: float | None = None
     """What bringing it takes (`fleet.ettr.copy_time`); None where no way is known, and 0 counts where it is there."""
+    detail: str = ""
+    """What it is, for people: `step 30`, and where it would come from."""
 
 
 class Offer(Value):
@@ -170,7 +172,8 @@ def _judge(request: Request, offer: Offer) -> tuple[Seat | None, list[str]]:
     reasons += list(offer.lacks)
     for what, stock in (("newest complete checkpoint", offer.checkpoint), ("dataset", offer.dataset)):
         if stock is not None and not stock.there and stock.seconds is None:
-            reasons.append(f"the {what} is not there, and no way to bring it is known")
+            which = f" ({stock.detail})" if stock.detail else ""
+            reasons.append(f"the {what}{which} is not there, and no way to bring it is known")
     return (None, reasons) if reasons else (seat, [])
 
 
@@ -266,7 +269,9 @@ def _cost(stock: Stock | None) -> float:
 def _stock_words(stock: Stock | None) -> str:
     if stock is None:
         return "none needed"
-    return "there" if stock.there else f"{duration_text(float(round(_cost(stock))))} to bring it"
+    if stock.there:
+        return f"{stock.detail} there" if stock.detail else "there"
+    return f"{duration_text(float(round(_cost(stock))))} to bring {stock.detail or 'it'}"
 
 
 def _checkpoint_score(seat: Seat) -> tuple[float, ...]:

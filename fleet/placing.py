@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
+from fleet.identity import parse_tokens
 from fleet.model import Name, Room, Value
 from fleet.orders import JobSpec
 from fleet.placement import Offer, Request, Stock
@@ -38,6 +39,8 @@ class PlaceWish(Value):
     """Only these clusters; empty: any."""
     dataset_on: tuple[Name, ...] | None = None
     """Clusters that hold the dataset; None: the job names none."""
+    dataset: str = ""
+    """Its manifest there; with it the dataset can be brought to other clusters. Empty: it stays where it is."""
     options: tuple[str, ...] = ()
     """Options of its batch scheduler in every cluster, each one argument."""
     comment: str = ""
@@ -53,6 +56,11 @@ class PlaceWish(Value):
     @property
     def job(self) -> str:
         return self.request.job
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Its checkpoint root; None where it names none."""
+        return parse_tokens(self.comment).checkpoint
 
     def scope(self, cluster: str, kind: str) -> str:
         """Account or namespace that the job would have there; empty where nobody says."""
@@ -92,9 +100,13 @@ class PlaceWish(Value):
         unreadable: str = "",
         lacks: tuple[str, ...] = (),
         tried: str = "",
+        checkpoint: Stock | None = None,
+        dataset: Stock | None = None,
     ) -> Offer:
-        """The cluster as a place for the job. One that is out anyway needs no room."""
-        dataset = self.dataset_on
+        """The cluster as a place for the job. One that is out anyway needs no room. Without a word of the sites the
+        dataset is where the job says."""
+        if dataset is None and self.dataset_on is not None:
+            dataset = Stock(there=cluster in self.dataset_on)
         return Offer(
             cluster=cluster,
             room=room,
@@ -102,5 +114,6 @@ class PlaceWish(Value):
             scope=self.scope(cluster, kind),
             lacks=(*self.stays_away(cluster, kind), *lacks),
             excluded=tried,
-            dataset=None if dataset is None else Stock(there=cluster in dataset),
+            checkpoint=checkpoint,
+            dataset=dataset,
         )

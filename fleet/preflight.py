@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from fleet.identity import parse_tokens
 from fleet.model import Name, Room, Value
 from fleet.orders import JobSpec
 from fleet.placement import Offer, Request, place
@@ -99,7 +98,7 @@ class Protected(Value):
     @property
     def checkpoint(self) -> str | None:
         """Its checkpoint root where it is; None where it names none."""
-        return parse_tokens(self.wish.comment).checkpoint
+        return self.wish.checkpoint
 
 
 class ProvenCheckpoint(Value):

@@ -1,6 +1,7 @@
 """Where a checkpoint root lies: its site, and how the movers there and elsewhere name it. Pure."""
 
 import posixpath
+from collections.abc import Mapping
 
 from fleet.copying.places import parse_place
 from fleet.errors import InvalidInputError
@@ -24,8 +25,8 @@ class Storage(Value):
         return self.path if site == self.site else self.remote
 
 
-def storage_of(policy: Policy, cluster: str, path: str) -> Storage:
-    """The storage of a folder that a job names on a cluster.
+def storage_of(policy: Policy, cluster: str, path: str, *, whole: bool = False) -> Storage:
+    """The storage of a folder that a job names on a cluster; `whole`: it may be all of the storage.
 
     Raises InvalidInputError with what to add to `fleet.yaml`, or to correct in the job; NotFoundError for an unknown
     cluster.
@@ -36,7 +37,7 @@ def storage_of(policy: Policy, cluster: str, path: str) -> Storage:
             f"fleet.yaml names no site for {cluster}: add `site` to it and its storage to `sites`"
         )
     site = policy.sites[name]
-    inner = _below(path, site.mount)
+    inner = "" if whole and path == site.mount else _below(path, site.mount)
     if inner is None:
         raise InvalidInputError(
             f"{path} is not below {site.mount}, the storage of {cluster}: let the job name a checkpoint root there"
@@ -46,7 +47,8 @@ def storage_of(policy: Policy, cluster: str, path: str) -> Storage:
 
 def moved(policy: Policy, storage: Storage, cluster: str) -> Storage:
     """The same folder on another cluster's storage: it keeps its path below the mount. Raises as `storage_of`."""
-    inner = _below(storage.path, policy.sites[storage.site].mount)
+    mount = policy.sites[storage.site].mount
+    inner = "" if storage.path == mount else _below(storage.path, mount)
     name = policy.site_of(cluster)
     if name is None or inner is None:
         return storage_of(policy, cluster, storage.path)
@@ -61,11 +63,16 @@ def replica(policy: Policy, storage: Storage, site: str) -> Storage:
     return _at(policy, site, inner)
 
 
+def each_site(storages: Mapping[str, Storage]) -> tuple[Storage, ...]:
+    """One of each site, by the site's name."""
+    return tuple(at for _, at in sorted({storage.site: storage for storage in storages.values()}.items()))
+
+
 def _at(policy: Policy, name: str, inner: str) -> Storage:
     site = policy.sites[name]
     return Storage(
         site=name,
-        path=f"{site.mount}/{inner}",
+        path=f"{site.mount}/{inner}" if inner else site.mount,
         remote=parse_place(site.from_elsewhere).at(inner),
         rate=site.rate,
     )

@@ -36,9 +36,9 @@ class Choosing(Book):
     async def choose(self) -> Placement:
         """Asks every cluster that may come into question, side by side, and puts them in order."""
         self.at("choose", waits="what every cluster says of its room", then="preflight")
-        self.kinds = dict(
-            (await self.must(place_api.LIST_CLUSTERS, api.Nothing(), summary="which clusters there are")).kinds
-        )
+        told = await self.must(place_api.LIST_CLUSTERS, api.Nothing(), summary="which clusters there are")
+        self.kinds = dict(told.kinds)
+        await self.look_for_stock(told.streams)
         offers = await asyncio.gather(*(self.offer(cluster) for cluster in sorted(self.kinds)))
         placement = await self.must(
             place_api.PLACE,
@@ -65,7 +65,15 @@ class Choosing(Book):
                 )
             except StepFailed as failed:
                 unreadable = str(failed)
-        return self.wish.offer(cluster, kind, room, unreadable=unreadable, tried=tried)
+        return self.offered(cluster, room, unreadable=unreadable, tried=tried)
+
+    async def look_for_stock(self, streams: int) -> None:
+        """What is known of the job's state is asked for anew; `streams` files of a copy go at once, 0 means that
+        nothing is known of any storage. Here nobody asks."""
+
+    def offered(self, cluster: str, room: Room | None, *, unreadable: str, tried: str) -> Offer:
+        """The cluster as a place for the job."""
+        return self.wish.offer(cluster, self.kinds[cluster], room, unreadable=unreadable, tried=tried)
 
     def go_on(self, why: str) -> bool:
         """Notes why the present cluster is not asked again; always False."""

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.units import duration_text
     from workflows import attributes
     from workflows.base import Abandoned, StepFailed
-    from workflows.choosing import Choosing
+    from workflows.stocking import Stocking
 
 END_PATIENCE = 120.0
 """Seconds that a cancelled job, which never ran, may take to show as ended."""
@@ -29,7 +29,7 @@ SUBMITS = 3
 
 
 @workflow.defn(name=Runbook.PLACE)
-class PlaceJob(Choosing):
+class PlaceJob(Stocking):
     """Child of the job's runbook; `<n>` is the generation of the attempt to come."""
 
     kind = Runbook.PLACE
@@ -80,7 +80,7 @@ class PlaceJob(Choosing):
             return await self.ask_where(placement)
         self.cluster, self.native = placement.choice, None
         workflow.upsert_search_attributes([attributes.CLUSTER.value_set(self.cluster)])
-        if not await self.preflight() or not await self.submit():
+        if not await self.preflight() or not await self.bring() or not await self.submit():
             return None
         if await self.see_running() or not await self.withdraw():
             await self.cancel_held()
