@@ -52,6 +52,8 @@ class SiteActivities(Owner):
                 found, files = await asyncio.to_thread(look_closely, root, Known(total_steps=arg.total_steps), alive)
             except NotFoundError:
                 return absent
+        if not any(path.split("/")[0] != FOLDER for path in files):
+            return absent.model_copy(update={"there": True})  # no file of the job's: an empty root is no riddle
         return _told(arg.storage.site, found, frozenset(files))
 
     def _root(self, storage: Storage) -> Path | None:

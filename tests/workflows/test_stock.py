@@ -149,6 +149,8 @@ async def jobs_on(stage: Stage, cluster: str) -> list[NativeJob]:
 
 
 async def test_no_checkpoint_anywhere_lets_it_go_where_there_is_room(fleet: Stage) -> None:
+    root(fleet).mkdir()
+    (root(fleet, site="far") / ".gpu-runbooks" / "receipts").mkdir(parents=True)
     fill(fleet, "alpha", 4)
     cluster, view = await placed(fleet, wish(fleet))
     assert cluster == "beta"
