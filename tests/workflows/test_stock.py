@@ -74,12 +74,18 @@ def fill(stage: Stage, cluster: str, nodes: int) -> None:
 
 
 async def resumed(stage: Stage) -> int | None:
-    async def there() -> int | None:
-        ledger = (await stage.view(job_workflow_id("train"))).ledger
-        return ledger.last.progress.resumed_from if ledger and ledger.last else None
+    """What the attempt on beta itself says that it resumed from."""
+    backend = SimBackend("beta", SimSettings(path=stage.world))
+    (native,) = await jobs_on(stage, "beta")
 
-    found = await stage.until(there, "the attempt says what it resumed from")
-    return found if isinstance(found, int) else None
+    async def said() -> int | None:
+        return (await backend.progress(native.native_id, 0)).resumed_from
+
+    try:
+        found = await stage.until(said, "the attempt says what it resumed from")
+        return found if isinstance(found, int) else None
+    finally:
+        await backend.close()
 
 
 async def test_it_goes_where_its_newest_checkpoint_is_and_the_choice_says_what_moving_it_costs(fleet: Stage) -> None:
