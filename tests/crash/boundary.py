@@ -1,4 +1,4 @@
-"""Step boundaries of `FailoverInCluster`, the faults that hit there, and the worker's interceptor that lets them."""
+"""Step boundaries of a recovery, the faults that hit there, and the worker's interceptor that lets them."""
 
 import os
 import signal
@@ -73,6 +73,8 @@ class Case(Value):
 
     boundary: Boundary | None = None
     fault: Fault | None = None
+    runbook: Runbook = Runbook.FAILOVER
+    """Whose steps are meant."""
 
     def __str__(self) -> str:
         return f"{self.fault} {self.boundary}" if self.fault else "undisturbed"
@@ -131,7 +133,7 @@ class CrashPoint:
 
 
 class KillAt(Interceptor):
-    """Calls the crash point around each step of `FailoverInCluster`, and at its first and last workflow task."""
+    """Calls the crash point around each step of the case's runbook, and at its first and last workflow task."""
 
     def __init__(self, point: CrashPoint) -> None:
         self.point = point
@@ -151,7 +153,7 @@ class _Steps(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's name
         info = activity.info()
-        if info.workflow_type != Runbook.FAILOVER:
+        if info.workflow_type != self.point.case.runbook:
             return await super().execute_activity(input)
         self.point(info.activity_type, "before")
         try:
@@ -164,9 +166,9 @@ class _Steps(ActivityInboundInterceptor):
 
 class _Runbook(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
-        if workflow.info().workflow_type != Runbook.FAILOVER:
-            return await super().execute_workflow(input)
         point: Any = workflow.extern_functions()[CALL]
+        if workflow.info().workflow_type != point.case.runbook:
+            return await super().execute_workflow(input)
         _stand_at(point, "before")
         result = await super().execute_workflow(input)
         _stand_at(point, "after")

@@ -58,6 +58,7 @@ def assert_no_step_is_lost(played: Played) -> None:
 def assert_the_fault_took_its_toll(played: Played, case: Case) -> None:
     """A fault that nobody felt proves nothing. A save may be asked for again when its asking was disturbed."""
     assert played.servers == (2 if case.fault is Fault.SERVER_KILLED else 1)
-    assert played.workers == (1 if case.fault in {Fault.SERVER_KILLED, Fault.ANSWER_LOST} else 2)
+    kept = case.fault in {Fault.SERVER_KILLED, Fault.ANSWER_LOST}
+    assert played.workers == 1 if kept else played.workers >= 2  # one that cannot start in time is started again
     asked = case.boundary is not None and case.boundary.step == "request_checkpoint"
     assert played.signals in ({1, 2} if asked else {1})

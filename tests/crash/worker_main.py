@@ -52,7 +52,8 @@ async def work(folder: Path) -> None:
         store=await AsyncHistoryStore.open(store_url(fleet, folder)),
         unsigned_ok=target.embedded,
     )
-    await run_worker(runtime, clusters_of(fleet), interceptors=[LogContext(), KillAt(point)])
+    sites = tuple(runtime.policy().sites)
+    await run_worker(runtime, clusters_of(fleet), sites=sites, interceptors=[LogContext(), KillAt(point)])
 
 
 def crash_point(folder: Path, fleet: Path) -> CrashPoint:
