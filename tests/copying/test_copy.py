@@ -398,6 +398,17 @@ async def test_the_files_belong_to_the_jobs_user(source: Path, target: Path) -> 
     assert owners == {pwd.getpwnam("nobody").pw_uid}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize(("owner", "ids"), [("4321:5432", (4321, 5432)), ("4321", (4321, os.getegid()))])
+async def test_a_pods_user_owns_what_is_copied_by_number(
+    source: Path, target: Path, owner: str, ids: tuple[int, int]
+) -> None:
+    checkpoint(source)
+    await Steps(order_of(source, target, owner=owner)).all()
+    seen = [path.stat() for path in (target, target / TRACKER, target / ENTRY, *(target / ENTRY).iterdir())]
+    assert {(told.st_uid, told.st_gid) for told in seen} == {ids}
+
+
 async def test_an_owner_that_nobody_knows_is_a_problem_of_the_survey(source: Path, target: Path) -> None:
     checkpoint(source)
     (problem,) = (await Steps(order_of(source, target, owner="no-such-user")).survey()).problems
