@@ -166,7 +166,8 @@ class SuperviseJob(Moving):
         if self.result:
             return
         told, self.news = self.news, self.native
-        if told is not None and told.phase.ended:  # told while it was read, so it comes after what was read
+        here = told is not None and told.fingerprint == self.inp.fingerprint  # not where it was tried before
+        if told is not None and here and told.phase.ended:  # told while it was read, so it comes after what was read
             await self.follow_safely()
             self.news = self.news or told
         self.watching()

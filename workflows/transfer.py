@@ -63,6 +63,8 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         self.tried[inp.cluster] = "the job leaves it"
         self.storages = Storages()
         self.found: FoundCheckpoint | None = None
+        self.owner = ""
+        """To whom the copied files are given: the user that the new attempt runs as."""
         self.left = False
         """There is a receipt for every node of the old attempt."""
         self.unasked = False
@@ -145,6 +147,7 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         )
         seen = await self.preflight_target(job, self.cluster, found)
         self.facts[f"Preflight of {self.cluster}"] = seen.text
+        self.owner = seen.owner
         if not seen.ready:
             return None, self.go_on(f"preflight: {seen.text}")
         return await self.large_copy(found.newest), True
@@ -311,7 +314,7 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         assert self.storages.source is not None  # noqa: S101 - the target was chosen with it
         assert self.found is not None  # noqa: S101 - so was the checkpoint
         assert self.found.parts is not None  # noqa: S101 - likewise
-        order = copy_order(self.cluster, self.storages.source, target, self.found.parts, owner=self.owner())
+        order = copy_order(self.cluster, self.storages.source, target, self.found.parts, owner=self.owner)
         self.at("copy", waits=f"{size_text(self.found.size)} to {target.site}", then="submit")
         try:
             done = await self.must(
@@ -329,10 +332,6 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
                 return str(failed)
             raise
         return ""
-
-    def owner(self) -> str:
-        """To whom the copied files are given: the user that the new attempt runs as."""
-        return self.wish.user or ""
 
     # -- arriving
 
