@@ -1,6 +1,7 @@
 """A job leaves a real Slurm cluster for another one, with its checkpoint."""
 
 import asyncio
+import time
 
 from fleet.ledger import Rung
 from fleet.model import Phase, ReceiptGrade
@@ -44,6 +45,14 @@ async def trains(stage: Stage) -> str:
     return native_id
 
 
+async def on_disk(stage: Stage, native_id: str) -> None:
+    """A controller that dies forgets what it wrote last: waits until the job as it runs now is on its disk."""
+    began = time.time()
+    await stage.scontrol("update", f"JobId={native_id}", "TimeLimit=50")
+    [state] = (stage.lab.root / stage.lab.name).rglob("job_state")
+    await stage.until(lambda: state.stat().st_mtime > began, "the controller has saved its jobs")
+
+
 async def trains_on_beta(stage: Stage) -> str:
     """Waits until the ledger has a second attempt, on beta; its native id."""
 
@@ -64,6 +73,7 @@ async def test_a_whole_cluster_dies_and_its_job_trains_elsewhere_and_what_comes_
     nodes = await stage.nodes_of("train")
     calm = await asyncio.to_thread(undisturbed, stage.folder / "calm", STEPS)
 
+    await on_disk(stage, native_id)
     await alpha.lab("ctld-kill", "alpha")
     for node in nodes:
         await alpha.lab("node-crash", "alpha", node)
