@@ -14,6 +14,7 @@ from fleet.people import Choice
 from fleet.runbooks import LemonsInput, Runbook
 from fleet.strikes import Strike, StrikeKind
 from tests.workflows.conftest import Opener
+from tests.workflows.schedules import schedule_of
 from tests.workflows.stage import Handle, Stage
 
 _DAYS = itertools.count(1)
@@ -166,7 +167,7 @@ async def test_the_history_is_tidied_but_for_what_is_under_way(fleet: Stage) -> 
 
 
 async def test_the_workers_schedule_starts_a_run_and_is_not_made_twice(fleet: Stage) -> None:
-    schedule = fleet.client.get_schedule_handle("lemons")
+    schedule = await schedule_of(fleet, "lemons")
     await schedule.pause(note="ada is on holiday")
     await fleet.stop_worker()
     await fleet.start_worker("alpha", "beta")

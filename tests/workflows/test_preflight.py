@@ -12,6 +12,7 @@ from clients import names, preflights
 from fleet.preflight import Check, CheckName, Preflight, Readiness
 from fleet.runbooks import PreflightInput, Runbook
 from tests.workflows.conftest import Opener
+from tests.workflows.schedules import schedule_of
 from tests.workflows.stage import Handle, Stage
 from tests.workflows.storage import add_sites, root, save, saving
 
@@ -200,7 +201,7 @@ async def test_all_jobs_under_supervision_are_looked_at_and_summed_up(fleet: Sta
 
 
 async def test_the_schedule_follows_the_policys_interval_and_a_pause_stays(fleet: Stage) -> None:
-    schedule = fleet.client.get_schedule_handle("preflight")
+    schedule = await schedule_of(fleet, "preflight")
     assert (await schedule.describe()).schedule.spec.intervals[0].every == timedelta(hours=6)
     await schedule.pause(note="ada is on holiday")
     await fleet.stop_worker()
