@@ -6,12 +6,14 @@ Configured once, before the worker starts; tests build one with what they need.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.backends.polling import Shared
 from activities.backends.port import ClusterBackend
 from activities.registry import FrozenError
 from activities.store import AsyncHistoryStore
@@ -51,7 +53,7 @@ class Runtime:
         self._make_backend = make_backend
         self._backends: dict[str, ClusterBackend] = {}
         self._policy: tuple[tuple[int, int], Policy] | None = None
-        self._frozen: dict[str, tuple[float, Freeze | None]] = {}
+        self._frozen: dict[str, Shared[Freeze | None]] = {}
 
     # -- policy
 
@@ -90,26 +92,27 @@ class Runtime:
 
     async def close(self) -> None:
         """Closes the adapters and the store."""
-        await asyncio.gather(*(b.close() for b in self._backends.values()))
+        await asyncio.gather(
+            *(b.close() for b in self._backends.values()), *(f.close() for f in self._frozen.values())
+        )
         await self.store.close()
 
     # -- freeze
 
     async def freeze_of(self, scope: str) -> Freeze | None:
         """The freeze of `guard/<scope>`, read without any worker. Raises TemporaryError when nobody can tell."""
-        cached = self._frozen.get(scope)
-        if cached and time.monotonic() - cached[0] < FREEZE_FRESH:
-            return cached[1]
-        asked = time.monotonic()
+        if scope not in self._frozen:
+            self._frozen[scope] = Shared(partial(self._read_freeze, scope))
+        return await self._frozen[scope].cached(FREEZE_FRESH)
+
+    async def _read_freeze(self, scope: str) -> Freeze | None:
         try:
             seen = await self.client.get_workflow_handle(guard_workflow_id(scope)).describe()
-            freeze = await seen.memo_value(FREEZE_MEMO, default=None, type_hint=Freeze | None)  # type: ignore[arg-type]
+            return await seen.memo_value(FREEZE_MEMO, default=None, type_hint=Freeze | None)  # type: ignore[arg-type]
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise TemporaryError(f"whether {scope} is frozen cannot be read: {error.message}", delay=2) from error
-            freeze = None
-        self._frozen[scope] = (asked, freeze)
-        return freeze
+            return None
 
     async def check_freeze(self, cluster: str) -> None:
         """Raises FrozenError under a freeze of the fleet or of the cluster."""

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from activities.backends.kubernetes import marks, reboot_node
 from activities.backends.kubernetes.api import KubeApi, Raw
@@ -17,10 +18,12 @@ from fleet.errors import FleetError, NotFoundError, RefusedError
 from fleet.identity import op_of_reason, reason_text
 from fleet.model import MARK, NodeFacts, NodeState
 
+Taint = Mapping[str, Any]
 SAME_ORDER = 60.0
 """Seconds after a reboot of ours within which another order of the same op is the same order, asked again."""
-
-
+WATCHED = 10.0
+"""Seconds without a word of the apiserver up to which the watched picture says what to write: an older one would make
+of each node a write that is refused and a read."""
 AT_ONCE = 16
 """Patches under way together: 1,000 cordons took 4.1 s one by one, 2.5 s with 16 and no less with 64 (measured on two
 cores that the apiserver shares)."""
@@ -34,13 +37,13 @@ class NodeOrders:
         self.view = view
         self.power = power
 
-    async def _change(self, node: str, what: str, decide: Callable[[NodeRecord, list[Raw]], Raw | None]) -> None:
-        """`decide` gets the node and its taints. The list is atomic, also to a strategic patch: a patch must name
-        them all, and only the version that it carries keeps another writer's."""
+    async def _change(self, node: str, what: str, decide: Callable[[NodeRecord], Raw | None]) -> None:
+        """The list of taints is atomic, also to a strategic patch: a patch must name them all, and only the version
+        that it carries keeps another writer's."""
         resource = self.view.settings.gpu_resource
 
         def on_record(raw: Raw) -> Raw | None:
-            return decide(node_record(raw, resource), _taints(raw))
+            return decide(node_record(raw, resource))
 
         await patched(self.api, f"{what} {node}", f"{NODES}/{node}", on_record)
 
@@ -52,9 +55,9 @@ class NodeOrders:
         reason = reason_text(op, text)
         did = False
 
-        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
+        def decide(record: NodeRecord) -> Raw | None:
             nonlocal did
-            patch = isolation(record, taints, op, reason, slinky=self.view.settings.slinky)
+            patch = self._isolation(record, op, reason)
             did = did or patch is not None
             return patch
 
@@ -65,15 +68,18 @@ class NodeOrders:
         return facts
 
     async def isolate_many(self, ops: Mapping[str, str], text: str, go_on: GoOn) -> Isolations:
-        """One list of all nodes, then one patch for each, some at once, under the version that the list gave."""
-        items, _ = await self.api.list(f"nodes of {self.view.cluster}", NODES)
-        raws = {raw["metadata"]["name"]: raw for raw in items if raw["metadata"]["name"] in ops}
+        """One patch for each, some at once, made of the watched picture under the version that it shows: what has
+        changed since is refused and read. Where the picture is old, or leaves a node alone, all are listed first."""
+        seen = (await self.view.picture(WATCHED)).nodes
+        reasons = {node: reason_text(op, text) for node, op in ops.items()}
+        if any(n not in seen or self._isolation(seen[n], op, reasons[n]) is None for n, op in ops.items()):
+            seen = await self.view.live_node_records()
         found: dict[str, NodeRecord | None] = {}
         waiting = iter(ops.items())
 
         async def take() -> None:
             for node, op in waiting:
-                found[node] = await self._isolate_one(node, op, text, raws.get(node), go_on, len(found))
+                found[node] = await self._isolate_one(node, op, reasons[node], seen.get(node), go_on, len(found))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -86,25 +92,27 @@ class NodeOrders:
         return Isolations(marked=marked, left=left)
 
     async def _isolate_one(
-        self, node: str, op: str, text: str, raw: Raw | None, go_on: GoOn, done: int
+        self, node: str, op: str, reason: str, seen: NodeRecord | None, go_on: GoOn, done: int
     ) -> NodeRecord | None:
         """The node afterwards; None where the cluster has none of that name."""
-        resource, reason = self.view.settings.gpu_resource, reason_text(op, text)
-        if raw is None:
-            return None
+        resource = self.view.settings.gpu_resource
+        patch = self._isolation(seen, op, reason) if seen is not None else None
+        if seen is None or patch is None:
+            return seen
 
-        def decide(seen: Raw) -> Raw | None:
-            slinky = self.view.settings.slinky
-            return isolation(node_record(seen, resource), _taints(seen), op, reason, slinky=slinky)
+        def decide(raw: Raw) -> Raw | None:
+            return self._isolation(node_record(raw, resource), op, reason)
 
-        if decide(raw) is None:
-            return node_record(raw, resource)
         await go_on(done)
         try:
-            after = await patched(self.api, f"isolate {node}", f"{NODES}/{node}", decide, first=raw)
+            what = f"isolate {node}"
+            after = await patched(self.api, what, f"{NODES}/{node}", decide, ready=(seen.version, patch))
         except NotFoundError:  # deleted since
             return None
         return node_record(after, resource)
+
+    def _isolation(self, record: NodeRecord, op: str, reason: str) -> Raw | None:
+        return isolation(record, op, reason, slinky=self.view.settings.slinky)
 
     async def tell_isolated(self, ops: Mapping[str, str], text: str) -> None:
         """The Events of `isolate_many`: they are for people and come after everything that is for machines."""
@@ -131,11 +139,11 @@ class NodeOrders:
     async def unmark(self, node: str, op: str) -> None:
         """Takes our mark away, and the cordon where it is ours."""
 
-        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
+        def decide(record: NodeRecord) -> Raw | None:
             mark = record.isolation
             if mark is None or mark.op != op:
                 return None
-            left = [taint for taint in _in_service(record, taints) if taint["key"] != marks.ISOLATED]
+            left = [taint for taint in _in_service(record) if taint["key"] != marks.ISOLATED]
             if mark.cordoned:
                 left = _not_cordoned(left)
             words = dict.fromkeys((marks.ISOLATED, marks.STATE, marks.OUT_OF_SERVICE))
@@ -156,12 +164,12 @@ class NodeOrders:
     async def out_of_service(self, node: str, op: str) -> None:
         """Tells the cluster that the node is off, unless somebody has."""
 
-        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
-            if any(taint["key"] == marks.OUT_TAINT["key"] for taint in taints):
+        def decide(record: NodeRecord) -> Raw | None:
+            if any(taint["key"] == marks.OUT_TAINT["key"] for taint in record.taints):
                 return None
             return {
                 "metadata": {"annotations": {marks.OUT_OF_SERVICE: op}},
-                "spec": {"taints": [*taints, marks.OUT_TAINT]},
+                "spec": {"taints": [*record.taints, marks.OUT_TAINT]},
             }
 
         await self._change(node, "take out of service", decide)
@@ -170,10 +178,10 @@ class NodeOrders:
     async def in_service(self, node: str) -> None:
         """Takes that back, where it is ours."""
 
-        def decide(record: NodeRecord, taints: list[Raw]) -> Raw | None:
+        def decide(record: NodeRecord) -> Raw | None:
             if not record.out_of_service:
                 return None
-            left = _in_service(record, taints)
+            left = _in_service(record)
             return {"metadata": {"annotations": {marks.OUT_OF_SERVICE: None}}, "spec": {"taints": left or None}}
 
         await self._change(node, "take back into service", decide)
@@ -248,7 +256,7 @@ class NodeOrders:
             raise
 
     async def _note(self, node: str, op: str, **fields: object) -> None:
-        def decide(record: NodeRecord, _: list[Raw]) -> Raw | None:
+        def decide(record: NodeRecord) -> Raw | None:
             mark = record.isolation
             if mark is None or mark.op != op:
                 raise RefusedError(f"{node} lost the mark of {op} during its reboot; somebody took it away")
@@ -258,17 +266,17 @@ class NodeOrders:
         await self._change(node, "note the reboot of", decide)
 
 
-def _in_service(record: NodeRecord, taints: list[Raw]) -> list[Raw]:
+def _in_service(record: NodeRecord) -> list[Taint]:
     """The taints without the one that says that the node is off, where that is ours."""
-    return [t for t in taints if not record.out_of_service or t["key"] != marks.OUT_TAINT["key"]]
+    return [t for t in record.taints if not record.out_of_service or t["key"] != marks.OUT_TAINT["key"]]
 
 
-def _not_cordoned(taints: list[Raw]) -> list[Raw]:
+def _not_cordoned(taints: Sequence[Taint]) -> list[Taint]:
     """The taints without the one that goes with a cordon."""
     return [t for t in taints if any(t[key] != value for key, value in marks.CORDON_TAINT.items())]
 
 
-def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str, *, slinky: bool = False) -> Raw | None:
+def isolation(record: NodeRecord, op: str, reason: str, *, slinky: bool = False) -> Raw | None:
     """The patch that isolates the node; None where a cordon or a mark stands already. Slinky's operator gives the
     reason to the Slurm node, unless somebody has written one for it."""
     if record.cordoned or record.isolation is not None:
@@ -282,16 +290,12 @@ def isolation(record: NodeRecord, taints: list[Raw], op: str, reason: str, *, sl
         "spec": {
             "unschedulable": True,
             "taints": [
-                *_not_cordoned(taints),
+                *_not_cordoned(record.taints),
                 marks.CORDON_TAINT,
                 {"key": marks.ISOLATED, "value": op, "effect": "NoSchedule"},
             ],
         },
     }
-
-
-def _taints(raw: Raw) -> list[Raw]:
-    return raw.get("spec", {}).get("taints") or []
 
 
 def _why_left(record: NodeRecord | None) -> str:

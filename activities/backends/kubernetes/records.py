@@ -128,6 +128,9 @@ class NodeRecord(Value):
 
     name: str
     uid: str = ""
+    version: str = ""
+    """resourceVersion of the object as it was read."""
+    taints: tuple[Mapping[str, Any], ...] = ()
     ready: bool = False
     given_up: bool = False
     """Its kubelet has been silent for so long that the cluster calls it lost (Ready is Unknown)."""
@@ -258,6 +261,8 @@ def node_record(raw: Raw, resource: str) -> NodeRecord:
     return NodeRecord(
         name=meta["name"],
         uid=meta["uid"],
+        version=meta.get("resourceVersion", ""),
+        taints=tuple(spec.get("taints") or ()),
         ready=ready.get("status") == "True",
         given_up=ready.get("status") == "Unknown",
         ready_since=seconds(ready.get("lastTransitionTime")),

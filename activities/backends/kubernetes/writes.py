@@ -24,27 +24,27 @@ async def patched(
     *,
     kind: str = MERGE,
     part: str = "",
-    first: Raw | None = None,
+    ready: tuple[str, Raw] | None = None,
 ) -> Raw:
     """Reads the object, lets `decide` make a patch of it, and writes that under the resourceVersion that was read.
 
     `decide` gives None when nothing is left to do, also because an earlier try of ours was carried out; it may raise
-    RefusedError. `first` is the object as it was read just now, so that it need not be read again. `part` is a
+    RefusedError. `ready` is a version of the object as it was seen, however long ago, and the patch that `decide`
+    would make of it: tried before anything is read, for it lands on that very version or not at all. `part` is a
     subresource such as `/status`. So a lost answer is read back here, and repeated safely: what lands late meets
     another version.
     """
     answer: Answer | None = None
     for _ in range(TRIES):
-        try:
-            seen, first = first or await api.get(what, path), None
-        except TemporaryError as error:
-            if answer is not None and answer.outcome is Outcome.UNKNOWN:
-                raise AmbiguousError(f"{what}: no answer ({answer.text}; {error}); read back first") from error
-            raise
-        patch = decide(seen)
-        if patch is None:
-            return seen
-        meta = {**patch.get("metadata", {}), "resourceVersion": seen["metadata"]["resourceVersion"]}
+        if ready is not None and ready[0]:
+            (version, patch), ready = ready, None
+        else:
+            seen = await _read(api, what, path, answer)
+            version, decided = seen["metadata"]["resourceVersion"], decide(seen)
+            if decided is None:
+                return seen
+            patch = decided
+        meta = {**patch.get("metadata", {}), "resourceVersion": version}
         answer = await api.write("PATCH", path + part, {**patch, "metadata": meta}, kind)
         if answer.outcome is Outcome.DONE:
             return answer.body
@@ -52,6 +52,16 @@ async def patched(
             raise error_of_write(what, answer.outcome, answer.text, answer.retry_after)
         await asyncio.sleep(random.uniform(0.01, 0.08))  # noqa: S311 - jitter
     raise TemporaryError(f"{what}: somebody else keeps writing there, {TRIES} tries met another version", delay=1.0)
+
+
+async def _read(api: KubeApi, what: str, path: str, answer: Answer | None) -> Raw:
+    """The object now. `answer` is that of the write before, if there was one."""
+    try:
+        return await api.get(what, path)
+    except TemporaryError as error:
+        if answer is not None and answer.outcome is Outcome.UNKNOWN:
+            raise AmbiguousError(f"{what}: no answer ({answer.text}; {error}); read back first") from error
+        raise
 
 
 async def delete_pod(api: KubeApi, namespace: str, name: str, uid: str, *, grace: int | None = None) -> Answer:
