@@ -4,6 +4,7 @@
 read back; `publishing` says that the final name may hold files of ours.
 """
 
+import hashlib
 import uuid
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -15,7 +16,7 @@ from activities.copying.rclone import Rclone
 from activities.copying.stores import MANIFEST_LIMIT, Store, open_store
 from fleet.checkpoints.names import shown
 from fleet.checkpoints.receipts import Receipt, receipt_path
-from fleet.copying.manifest import Manifest, Parts, Seen
+from fleet.copying.manifest import STRONGEST, Manifest, Parts, Seen
 from fleet.copying.places import own_folder, parse_place, pin, staging
 from fleet.errors import RefusedError, TemporaryError, UnreadableError
 from fleet.model import Value
@@ -55,6 +56,7 @@ class Ground:
         self.pin = pin(order.op)
         self.receipt_at = receipt_path(order.parts.name)
         self._token = uuid.uuid4().hex
+        self._listed_hash: str | None = None
 
     # -- kept between tries
 
@@ -104,6 +106,16 @@ class Ground:
         """Raises TemporaryError when another try has taken over: what this one saw may be old."""
         if await self.target.read(f"{self.own}/owner") != self._token.encode():
             raise TemporaryError(f"another try of copy {self.order.op} has taken over", delay=5)
+
+    async def listed_hash(self) -> str:
+        """The kind of hash that a listing of the target tells, and tells right of a file whose bytes we know; empty
+        when there is none. Asked while this try is the owner, and once."""
+        if self._listed_hash is None:
+            path = f"{self.own}/owner"
+            seen = (await self.target.listed(path)).get(path)
+            known = {kind: hashlib.new(kind, self._token.encode()).hexdigest() for kind in STRONGEST}
+            self._listed_hash = "" if seen is None else next((k for k in known if seen.hashes.get(k) == known[k]), "")
+        return self._listed_hash
 
     # -- where files lie
 

@@ -8,7 +8,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from activities.copy_api import Copied, CopyProgress, Survey
@@ -36,6 +36,8 @@ from fleet.errors import NotFoundError, PermanentError, RefusedError, TemporaryE
 Beat = Callable[[CopyProgress], None]
 _PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial$")
 """How rclone names what it has not finished (`--partial-suffix`, with the hash of the target's name)."""
+ONE_PIECE = 200 << 20
+"""Bytes up to which an upload to S3 is one piece, whose hash the store tells; rclone's own default."""
 _RATE_SPAN = 5.0
 """Seconds over which a rate is told."""
 
@@ -303,7 +305,7 @@ class Copying:
         moving = [file for file in files if file.path in again]
         size = sum(file.size for file in moving)
         meter = self._meters.begin(step, sum(file.size for file in files), sum(file.size for file in files) - size)
-        await self._transfer(await self._base(), folder, again, meter)
+        await self._transfer(await self._base(), folder, moving, meter)
         if folder == self.ground.staged:
             now = await self.ground.in_staging()
         else:
@@ -313,22 +315,35 @@ class Copying:
             await self._say_why(manifest, after)
         return size
 
-    async def _transfer(self, base: str, folder: str, paths: Iterable[str], meter: Meter) -> None:
+    async def _transfer(self, base: str, folder: str, files: Sequence[ManifestFile], meter: Meter) -> None:
+        """Whatever rclone compares itself here, the manifest's hash decides afterwards."""
         g = self.ground
-        start = meter.done
-
-        def on_stats(stats: Mapping[str, Any]) -> None:
-            meter.set(start + int(stats.get("bytes", 0)))
-
         words = ["copy", g.source.place.at(base), g.target.place.at(folder)]
         words += ["--no-traverse", "--no-check-dest", "--transfers", str(g.rules.files_at_once)]
         if g.rules.bandwidth is not None:
             words += ["--bwlimit", f"{max(1, int(g.rules.bandwidth))}B"]
         if not g.source.place.remote and not g.target.place.remote:
-            words += ["--local-hashes", "xxh128"]  # in flight; the manifest's hash is compared afterwards
-        else:
-            words += ["--s3-no-head"]  # no request for each object after its upload: the listing is compared
-        await g.rclone.transfer(words, on_stats, sorted(paths))
+            await self._moved([*words, "--local-hashes", "xxh128"], files, meter)
+            return
+        small = [file for file in files if file.size <= ONE_PIECE] if await self._need_no_hash(files) else []
+        if small:
+            await self._moved([*words, "--local-hashes", "none", "--s3-upload-cutoff", f"{ONE_PIECE}B"], small, meter)
+        if len(small) < len(files):
+            await self._moved(words, [file for file in files if file not in small], meter)
+
+    async def _moved(self, words: Sequence[str], files: Sequence[ManifestFile], meter: Meter) -> None:
+        start = meter.done
+
+        def on_stats(stats: Mapping[str, Any]) -> None:
+            meter.set(start + int(stats.get("bytes", 0)))
+
+        await self.ground.rclone.transfer(words, on_stats, sorted(file.path for file in files))
+
+    async def _need_no_hash(self, files: Sequence[ManifestFile]) -> bool:
+        """The target's listing tells a hash of what it got, and the manifest has it: rclone need not make it a second
+        time. A store that keeps rclone's hash, not its own (a bucket with keys of a KMS), is not such a one."""
+        kind = "" if self.ground.source.place.remote else await self.ground.listed_hash()
+        return bool(kind) and all(file.hashes.get(kind) for file in files)
 
     async def _under_final_names(self, files: Sequence[ManifestFile]) -> dict[str, Seen]:
         wanted = {file.path for file in files}

@@ -464,3 +464,18 @@ async def test_a_cancelled_hash_ends_at_the_next_piece(source: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert sum(read) < 64 << 20
+
+
+async def test_only_a_store_whose_listing_tells_the_right_hash_spares_rclone_its_own(
+    source: Path, target: Path, bucket: Bucket, ssh: Bucket
+) -> None:
+    checkpoint(source)
+    found = {}
+    for root, rclone in ((bucket.root, bucket.rclone), (ssh.root, ssh.rclone), (str(target), Rclone())):
+        ground = Ground(order_of(source, root), Rules(), rclone)
+        await ground.take()
+        found[root] = await ground.listed_hash()
+        await Ground(order_of(source, root), Rules(), rclone).take()
+        other = Ground(order_of(source, root), Rules(), rclone)
+        assert await other.listed_hash() == "", "a hash of bytes that are not known proves nothing"
+    assert found == {bucket.root: "md5", ssh.root: "", str(target): ""}
