@@ -28,8 +28,8 @@ class DecisionInput(Value):
     at: float
     """The workflow's time."""
     free_nodes: int | None = None
-    """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable` and less `exclude`.
-    None = not known."""
+    """Nodes that could take the job: free ones and its own, less `fleet.ladder.unusable`, less `exclude`, less those
+    that the job's owner rules out. None = not known."""
     nodes_wanted: int = 1
     moves: Moves | None = None
     """What says whether it could go to another cluster. None = it is not asked."""

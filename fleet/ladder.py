@@ -133,7 +133,8 @@ def _restart(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:
     delay = delays[min(left.made, len(delays) - 1)] if delays else 0.0
     cost = _cost(inp, policy)
     why = f"{_cause(inp)}: restart on the same nodes {_after(delay)}; {_left(left, cost)}"
-    return _go(inp, policy, Action.RESTART_IN_PLACE, why, left, delay=delay)
+    exclude = _sorted(set(unusable(inp.ledger, inp.verdict)) - _own(inp))
+    return _go(inp, policy, Action.RESTART_IN_PLACE, why, left, delay=delay, exclude=exclude)
 
 
 def _failover(inp: DecisionInput, policy: Policy, left: Budget) -> Decision:

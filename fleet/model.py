@@ -90,6 +90,9 @@ class NativeJob(Value):
     nodes_wanted: int = 1
     gpus_per_node: int = 0
     excluded: tuple[str, ...] = ()
+    """Nodes that its next attempt will not use, by its owner's word or by ours."""
+    own_excluded: tuple[str, ...] = ()
+    """Those of them that its owner ruled out; an order of ours takes only the others back."""
     required: tuple[str, ...] = ()
     exit_code: int | None = None
     exit_signal: int | None = None

@@ -95,6 +95,7 @@ class StartOrder(Value):
     restarts: int
     """Restart count seen when the order was made; another one now means somebody else acted: refused."""
     exclude: tuple[str, ...] = ()
+    """Beside the nodes that the job's owner rules out; those of an earlier order are taken back."""
     require: tuple[str, ...] = ()
     """Exactly these nodes (restart in place); cleared again once it runs."""
     front: bool = True

@@ -51,6 +51,7 @@ class Signal(StrEnum):
     RECEIPT = "receipt"  # to a job: a node was proven clean
     REQUEST = "request"  # to a node: heal it, or fence it for a job
     EVACUATED = "evacuated"  # to a node: a job has left it
+    WITHDRAWN = "withdrawn"  # to a node: a job waits for its fence no more
     WAVE = "wave"  # to a guard: many nodes failed at once
     JOIN = "join"  # to a lease: a launcher wants a seat
 

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.people import Choice
     from fleet.plans import power_off_steps
     from fleet.runbooks import HealInput, HealRequestNote, Runbook, Signal
+    from workflows import attributes
     from workflows.base import StepFailed
     from workflows.occupants import Occupants, lost_with_power, names_of
 
@@ -69,6 +70,11 @@ class Evacuation(Occupants):
             self.wants_fence[note.fence_for] = False
             self.story = (*self.story, f"{note.fence_for} waits for a fence")
 
+    @property
+    def has_cause(self) -> bool:
+        """A fault that is worth a repair, or a job that waits for a fence."""
+        return bool(self.wants_fence) or (self.verdict is not None and self.verdict.fault is FaultClass.HARDWARE)
+
     def evidence_lines(self) -> tuple[str, ...]:
         """What was seen on the node."""
         return tuple(e.text for e in self.evidence) or (self.verdict.shown if self.verdict else ())
@@ -93,6 +99,29 @@ class Evacuation(Occupants):
         if not self.boot_before:
             self.boot_before, self.booted_before = facts.boot, facts.booted_at
         return facts
+
+    async def judge(self) -> None:
+        """Only hardware is worth a repair; a job's wish for a fence is served in any case."""
+        self.at("judge", then="lease")
+        if self.verdict is None:
+            self.verdict = await self.must(
+                api.JUDGE,
+                api.JudgeIn(cluster=self.inp.cluster, evidence=self.evidence, node=self.inp.node),
+                summary="judge",
+            )
+        self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
+        workflow.upsert_search_attributes([attributes.FAULT.value_set(str(self.verdict.fault))])
+        await self.drop_old_evidence()
+        if not self.result and not self.has_cause:
+            self.result = f"nothing to repair: {self.verdict.title} ({self.verdict.fault})"
+            self.reached = True
+
+    async def needs_nothing(self) -> bool:
+        """Only a fence was wanted, and nobody waits for it any more: what was seen of the node decides, once more."""
+        if not self.has_cause:
+            self.verdict = None
+            await self.judge()
+        return bool(self.result)
 
     async def drop_old_evidence(self) -> None:
         """Evidence from an earlier boot is void: the node was rebooted since, and nobody needs it twice."""
@@ -143,7 +172,20 @@ class Evacuation(Occupants):
                 if outcome.choice is Choice.ABORT:
                     self.result = f"not isolated: {answer.why}"
                     return
-            await workflow.sleep(waits.pop(0) if len(waits) > 1 else waits[0], summary="ask for the lease again")
+            await self._while_needed(waits.pop(0) if len(waits) > 1 else waits[0])
+            if await self.needs_nothing():
+                return
+
+    async def _while_needed(self, seconds: float) -> None:
+        """A while, or until nothing is to be done here any more."""
+        try:
+            await workflow.wait_condition(
+                lambda: not self.has_cause,
+                timeout=timedelta(seconds=seconds),
+                timeout_summary="ask for the lease again",
+            )
+        except TimeoutError:
+            return
 
     async def give_lease_back(self) -> None:
         """Only once the node is back, or this runbook ends; a dead holder's lease is freed by the guard."""
@@ -345,7 +387,8 @@ class Evacuation(Occupants):
                 ),
                 summary=f"receipt for {job}",
             )
-            self.wants_fence[job] = True
+            if job in self.wants_fence:
+                self.wants_fence[job] = True
             self.tell(f"gave {job} its receipt ({receipt.grade})")
 
     # -- ends

@@ -11,12 +11,10 @@ from temporalio.exceptions import is_cancelled_exception
 with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.budget import ORDER_RULE
-    from fleet.faults.evidence import FaultClass
     from fleet.model import NodeFacts, NodeReceipt, NodeState, ReceiptGrade, is_newer
     from fleet.people import Choice
     from fleet.plans import isolate_steps, reboot_steps, return_steps
     from fleet.runbooks import VIEW, Ending, Evacuated, HealInput, HealRequestNote, Runbook, Signal, View
-    from workflows import attributes
     from workflows.base import Abandoned, StepFailed
     from workflows.evacuation import Evacuation
 
@@ -78,6 +76,12 @@ class HealNode(Evacuation):
         self.tell(f"{note.job} has left{': ' + note.text if note.text else ''}")
         self.left.add(note.job)
 
+    @workflow.signal(name=Signal.WITHDRAWN)
+    def withdrawn(self, note: Evacuated) -> None:
+        """A job waits for its fence no more."""
+        if self.wants_fence.pop(note.job, None) is not None:
+            self.tell(f"{note.job} needs no fence any more{': ' + note.text if note.text else ''}")
+
     @workflow.query(name=VIEW)
     def view(self) -> View:
         """The node as `runbook describe` and `why` show it."""
@@ -107,22 +111,6 @@ class HealNode(Evacuation):
             if self.result:
                 return
 
-    async def judge(self) -> None:
-        """Only hardware is worth a repair; a job's wish for a fence is served in any case."""
-        self.at("judge", then="lease")
-        if self.verdict is None:
-            self.verdict = await self.must(
-                api.JUDGE,
-                api.JudgeIn(cluster=self.inp.cluster, evidence=self.evidence, node=self.inp.node),
-                summary="judge",
-            )
-        self.facts["Verdict"] = f"{self.verdict.title} ({self.verdict.fault}, rule {self.verdict.rule})"
-        workflow.upsert_search_attributes([attributes.FAULT.value_set(str(self.verdict.fault))])
-        await self.drop_old_evidence()
-        if not self.result and self.verdict.fault is not FaultClass.HARDWARE and not self.wants_fence:
-            self.result = f"nothing to repair: {self.verdict.title} ({self.verdict.fault})"
-            self.reached = True
-
     async def isolate(self) -> None:
         """No new work lands on it; running work goes on. Somebody else's drain stays theirs."""
         self.at("isolate", then="evacuate")
@@ -149,6 +137,8 @@ class HealNode(Evacuation):
         )
         if not allowed:
             self.result = "isolation not allowed"
+            return
+        if await self.needs_nothing():
             return
         facts = await self.must(
             api.ISOLATE_NODE,

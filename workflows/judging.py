@@ -81,12 +81,13 @@ class Judging(Attempts):
         self.at("decide")
         native, last = self.native, self.ledger.last
         ruled_out = want.exclude if want else ()
+        its_owners = native.own_excluded if native else ()
         free = await self.must(
             api.COUNT_FREE,
             api.NeedsNodes(
                 cluster=self.inp.cluster,
                 native_id=self.native_id,
-                exclude=(*unusable(self.ledger, verdict), *ruled_out),
+                exclude=(*unusable(self.ledger, verdict), *ruled_out, *its_owners),
                 own=last.nodes if last else (),
                 wanted=native.nodes_wanted if native else 0,
             ),

@@ -31,7 +31,9 @@ class Moving(Placed):
     """Since when its cluster does not answer."""
     news: NativeJob | None
     left_at: int | None
+    """Restart count at which a person or a refusal left the job as it is: not taken up again by itself."""
     ended_at: int | None
+    """Restart count at which a recovery found the job ended already."""
     lost_told: bool = False
     """What a lost cluster means was decided; not again until it has answered."""
     retire_at: float = 0.0

@@ -7,7 +7,6 @@ is safe and is said. After the start the only way is forward.
 """
 
 import asyncio
-from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -16,44 +15,32 @@ with workflow.unsafe.imports_passed_through():
     from activities import api
     from fleet.faults.evidence import Evidence
     from fleet.ledger import Span, Stage
-    from fleet.model import FenceReceipt, NativeJob, NodeReceipt, Phase, Progress
-    from fleet.orders import StartOrder, StopQuery
+    from fleet.model import Phase, Progress
+    from fleet.orders import StartOrder
     from fleet.plans import recovery_steps
     from fleet.runbooks import (
         EvidenceBatch,
-        ReceiptNote,
         RecoveryEnd,
         RecoveryInput,
         RecoveryResult,
         Signal,
         View,
     )
-    from workflows.base import Abandoned, Book, StepFailed
-
-PROVE_PATIENCE = 20.0
-"""Seconds that one asking for receipts lasts before the node's own runbook is asked for a fence."""
-FENCE_WAITS = (15.0, 30.0, 60.0, 120.0, 300.0)
-"""Seconds between two askings while a node's runbook works; the last one repeats."""
+    from workflows.base import Abandoned, StepFailed
+    from workflows.fencing import Fencing
 
 
-class Recovery(Book):
+class Recovery(Fencing):
     """Shared by `RestartInPlace` and `FailoverInCluster`: they differ in which nodes the next attempt may use."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.spans: tuple[Span, ...] = ()
-        self.receipts: dict[str, NodeReceipt] = {}
         self.progress = Progress()
-        self.stopped_at: float | None = None
-        self.ordered = False
         self.running_here = False
         self.result = ""
         self.trouble: list[Evidence] = []
         self.ordered_here = True
         self.over_here = False
-        self.settling: set[str] = set()
-        """Unproven nodes that only need time."""
-        self.settles_by: dict[str, float] = {}
 
     def take(self, inp: RecoveryInput) -> None:
         """Keeps the input and names the page."""
@@ -71,12 +58,6 @@ class Recovery(Book):
         }
 
     # -- signals
-
-    @workflow.signal(name=Signal.RECEIPT)
-    def receipt(self, note: ReceiptNote) -> None:
-        """A node's runbook proved it clean."""
-        if note.cluster == self.inp.cluster and note.receipt.node in self.inp.old.nodes:
-            self.receipts[note.receipt.node] = note.receipt
 
     @workflow.signal(name=Signal.EVIDENCE)
     def evidence(self, batch: EvidenceBatch) -> None:
@@ -98,17 +79,20 @@ class Recovery(Book):
     async def recover(self) -> RecoveryResult:
         """Runs the steps; whatever ends them early is turned into a described, safe state."""
         try:
-            return await self.steps()
+            result = await self.steps()
         except Abandoned as given_up:
-            return self.end(RecoveryEnd.GIVEN_UP, f"ended by {given_up.choice} at '{given_up.step}': {given_up}")
+            result = self.end(RecoveryEnd.GIVEN_UP, f"ended by {given_up.choice} at '{given_up.step}': {given_up}")
         except StepFailed as failed:
-            return self.end(RecoveryEnd.STUCK, str(failed))
+            result = self.end(RecoveryEnd.STUCK, str(failed))
         except BaseException as error:
             if is_cancelled_exception(error):
                 self.leaving = True
                 self.result = f"cancelled at '{self.step}'; {await self.state_seen()}"
                 self.tell(self.result)
+                await self.withdraw_fences("its recovery was cancelled")
             raise
+        await self.withdraw_fences("its recovery is over")
+        return result
 
     def end(self, how: RecoveryEnd, text: str) -> RecoveryResult:
         """The result, with the state that is left described in it."""
@@ -120,7 +104,7 @@ class Recovery(Book):
             ended=how,
             text=full,
             native=self.native,
-            receipt=self._receipt() if self.stopped_at is not None else None,
+            receipt=self.fence_receipt() if self.stopped_at is not None else None,
             progress=self.progress,
             spans=self.spans,
             old_ended_at=self.stopped_at,
@@ -171,10 +155,6 @@ class Recovery(Book):
             op=self.inp.op,
             result=self.result,
         )
-
-    def stage(self, stage: Stage, start: float, note: str = "") -> None:
-        """Books the time from `start` to now."""
-        self.spans = (*self.spans, Span(stage=stage, start=start, end=self.now(), note=note))
 
     # -- the steps
 
@@ -270,109 +250,6 @@ class Recovery(Book):
         self.tell("stopped, held in the queue")
         return None
 
-    async def fence(self) -> bool:
-        """No second attempt without a receipt for every node of the old one. False when the cluster turns out to have
-        forgotten the stop: then nothing is proven and the attempt is stopped again."""
-        self.at("fence", waits=f"proof that no rank is left on {', '.join(self.inp.old.nodes)}", then="start")
-        start, asked = self.now(), set[str]()
-        waits = list(FENCE_WAITS)
-        while True:
-            missing = await self._prove()
-            if not missing:
-                break
-            if await self._stop_was_forgotten():
-                return False
-            for node, why in missing.items():
-                if node not in asked and not self._time_will_prove(node):
-                    asked.add(node)
-                    self.tell(f"{node} is not proven clean ({why}); asked its runbook for a fence")
-                    await self._ask_for_fence(node, why)
-            self.stop_if_cancelled()
-            self.at("fence", waits="; ".join(f"{n}: {w}" for n, w in missing.items()), then="start")
-            wait = waits.pop(0) if len(waits) > 1 else waits[0]
-            try:
-                await workflow.wait_condition(
-                    lambda: all(n in self.receipts for n in self.inp.old.nodes),
-                    timeout=timedelta(seconds=wait),
-                    timeout_summary="then ask the cluster again",
-                )
-            except TimeoutError:
-                continue
-        self.stage(Stage.FENCE, start)
-        grade = self._receipt().grade()
-        self.tell(f"fenced ({grade or 'the attempt held no node'})")
-        await self._tell_culprit()
-        return True
-
-    async def _tell_culprit(self) -> None:
-        """The node's runbook need not wait for its next look."""
-        node = self.inp.verdict.culprit.node
-        if not node or node not in self.inp.old.nodes:
-            return
-        try:
-            await self.act(
-                api.TELL_NODE,
-                api.TellNode(
-                    cluster=self.inp.cluster, node=node, job=self.inp.job, signal=Signal.EVACUATED, text="fenced"
-                ),
-                summary=f"tell {node} that {self.inp.job} has left",
-            )
-        except StepFailed as failed:
-            self.tell(f"{node} could not be told: {failed}")
-
-    async def _prove(self) -> dict[str, str]:
-        """Collects receipts; returns the nodes still unproven, and why."""
-        open_nodes = [n for n in self.inp.old.nodes if n not in self.receipts]
-        if not open_nodes:
-            return {}
-        proof = await self.must(
-            api.PROVE_STOPPED,
-            api.Prove(
-                cluster=self.inp.cluster,
-                query=StopQuery(
-                    native_id=self.native.native_id,
-                    restarts=self.inp.old.restarts,
-                    boots={n: self.inp.old.boots.get(n, "") for n in open_nodes},
-                    ordered=self.ordered,
-                    since=self.stopped_at or self.now(),
-                ),
-                patience=PROVE_PATIENCE,
-            ),
-            cluster=self.inp.cluster,
-            summary="prove that the ranks are gone",
-        )
-        self.receipts |= {r.node: r for r in proof.receipts}
-        for node, seconds in proof.settling.items():
-            self.settles_by.setdefault(node, self.now() + seconds + PROVE_PATIENCE)
-        self.settling = set(proof.settling)
-        return {n: w for n, w in proof.unproven.items() if n not in self.receipts}
-
-    def _time_will_prove(self, node: str) -> bool:
-        """A node that answers and was only not watched for long enough is no case for a fence, unless it goes on."""
-        return node in self.settling and self.now() < self.settles_by[node]
-
-    async def _ask_for_fence(self, node: str, why: str) -> None:
-        await self.must(
-            api.REQUEST_HEAL,
-            api.HealRequest(
-                cluster=self.inp.cluster,
-                node=node,
-                verdict=self.inp.verdict if node == self.inp.verdict.culprit.node else None,
-                job=self.inp.job,
-                fence=True,
-                by=workflow.info().workflow_id,
-            ),
-            summary=f"ask for a fence of {node}: {why}"[:200],
-        )
-
-    def _receipt(self) -> FenceReceipt:
-        return FenceReceipt(
-            cluster=self.inp.cluster,
-            native_id=self.native.native_id,
-            generation=self.inp.old.generation,
-            nodes=tuple(self.receipts[n] for n in self.inp.old.nodes if n in self.receipts),
-        )
-
     async def start(self) -> RecoveryResult | None:
         """From here on only forward."""
         self.at("start", waits="the scheduler to take it", then="running")
@@ -385,17 +262,17 @@ class Recovery(Book):
                     order=StartOrder(
                         native_id=self.native.native_id,
                         restarts=self.native.restarts,
-                        exclude=() if self.inp.in_place else self.inp.decision.exclude,
+                        exclude=self.inp.decision.exclude,
                         require=self.inp.old.nodes if self.inp.in_place and self.ordered_here else (),
                     ),
-                    receipt=self._receipt(),
+                    receipt=self.fence_receipt(),
                     old_nodes=self.inp.old.nodes,
                 ),
                 cluster=self.inp.cluster,
                 summary=f"start attempt {self.inp.generation}",
             )
         except StepFailed as failed:
-            if await self._stop_was_forgotten():
+            if await self.stop_was_forgotten():
                 return None
             return self.end(RecoveryEnd.STUCK, str(failed))
         if self.native.restarts < stopped.restarts:
@@ -412,23 +289,6 @@ class Recovery(Book):
             RecoveryEnd.STUCK,
             f"{self.inp.cluster} forgot that {self.inp.job} was stopped and started again; look whether ranks of "
             f"attempt {self.inp.generation} are left on any node, then retry",
-        )
-
-    async def _stop_was_forgotten(self) -> bool:
-        """The job stands at a lower restart count than the one that the stop was acknowledged with."""
-        native = await self._read_job("is it still stopped?")
-        if native.phase.ended or native.restarts >= self.native.restarts:
-            return False
-        self.tell(f"the cluster has forgotten the stop (restart {native.restarts} again); stopped once more")
-        self.native = native
-        return True
-
-    async def _read_job(self, why: str) -> NativeJob:
-        return await self.must(
-            api.READ_JOB,
-            api.OnJob(cluster=self.now_in, native_id=self.native.native_id),
-            cluster=self.now_in,
-            summary=why,
         )
 
     async def see_running(self) -> RecoveryResult | None:
@@ -454,7 +314,7 @@ class Recovery(Book):
 
     async def _not_seen_running(self, why: str) -> RecoveryResult:
         """An attempt may be over before anybody saw it run; it was one all the same, and goes into the ledger."""
-        native = await self._read_job("did it run?")
+        native = await self.read_job("did it run?")
         if native.restarts < self.native.restarts:
             self.native, self.running_here = native, False
             return self._start_was_forgotten()

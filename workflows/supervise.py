@@ -60,9 +60,7 @@ class SuperviseJob(Moving):
         self.result = ""
         self.reached = False
         self.ended_at: int | None = None
-        """Restart count at which a recovery found the job ended already."""
         self.left_at: int | None = inp.left_at
-        """Restart count at which a person or a refusal left the job as it is: not taken up again by itself."""
 
     @workflow.run
     async def run(self, inp: SuperviseInput) -> Ending:

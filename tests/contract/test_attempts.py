@@ -75,9 +75,14 @@ async def test_the_next_attempt_runs_elsewhere_and_resumes_from_the_checkpoint(r
     assert bad not in again.nodes
     assert again.excluded == (bad,)
     assert again.restarts == 1
+    assert again.own_excluded == ()
     seen = await rig.backend.progress(job.native_id, 1)
     assert newest is not None
     assert seen.resumed_from == newest
+    await stopped(rig, job.native_id, 1)
+    third = await restarted(rig, job.native_id, 2, exclude=(again.nodes[0],))
+    assert third.excluded == (again.nodes[0],), "what an earlier order ruled out is taken back"
+    assert again.nodes[0] not in third.nodes
     assert seen.first_step == newest + 1
 
 

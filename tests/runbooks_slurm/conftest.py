@@ -13,7 +13,7 @@ import workers.worker
 import workflows.attempts
 import workflows.base
 import workflows.evacuation
-import workflows.recovery
+import workflows.fencing
 from clients.embedded import ServerInfo
 from tests.require import missing
 from tests.runbooks_slurm.scenario import Setup, telling
@@ -26,8 +26,8 @@ LANES = 3
 DEFAULT_REQUEUE = 120
 """Slurm's default cred_expire, seconds: its own requeue would wait one second more."""
 SHORT_WAITS = (
-    (workflows.recovery, "PROVE_PATIENCE", 2.0),
-    (workflows.recovery, "FENCE_WAITS", (1.0, 2.0)),
+    (workflows.fencing, "PROVE_PATIENCE", 2.0),
+    (workflows.fencing, "FENCE_WAITS", (1.0, 2.0)),
     (workflows.evacuation, "LEASE_WAITS", (1.0, 2.0)),
     (workflows.evacuation, "HOLDER_WAITS", (0.5, 1.0)),
     (workflows.base, "ASK_BRIEFLY", timedelta(seconds=4)),

@@ -254,8 +254,12 @@ async def test_a_pinned_job_is_freed_when_its_node_is_excluded_and_keeps_its_own
     await stopped(alpha, native_id)
     await alpha.backend.start_attempt(StartOrder(native_id=native_id, restarts=1, exclude=("alpha2",)))
     again = await job_in(alpha, native_id, Phase.RUNNING)
-    assert set(again.excluded) == {"alpha1", "alpha2"}
+    assert (set(again.excluded), again.own_excluded) == ({"alpha1", "alpha2"}, ("alpha1",))
     assert again.nodes[0] in {"alpha3", "alpha4"}
+    await alpha.backend.settle_attempt(native_id)
+    await stopped(alpha, native_id, 1)
+    await alpha.backend.give_back(native_id)
+    assert (await alpha.backend.job(native_id)).excluded == ("alpha1",), "only its owner's own is left"
 
 
 async def test_a_pin_of_ours_does_not_outlive_its_attempt(alpha: Cluster) -> None:

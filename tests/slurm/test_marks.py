@@ -11,7 +11,7 @@ from activities.backends.slurm.marks import (
 
 
 def test_marks_are_read_back_as_written_and_the_sites_text_stays() -> None:
-    marks = JobMarks(since=1700000000.0, held=True, pin="a[1-2],b3")
+    marks = JobMarks(since=1700000000.0, held=True, pin="a[1-2],b3", excluded=("a7", "b9"))
     text = write_marks('site: "note" = 7', marks)
     assert text.startswith('site: "note" = 7 ')
     assert read_marks(text) == marks

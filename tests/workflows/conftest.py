@@ -9,16 +9,16 @@ import pytest
 
 import workers.worker
 import workflows.evacuation
+import workflows.fencing
 import workflows.heal
-import workflows.recovery
 from clients.embedded import ServerInfo
 from tests.workflows.stage import SHAPE, WIDE, Stage
 
 _NUMBERS = itertools.count(1)
 
 SHORT_WAITS = (
-    (workflows.recovery, "PROVE_PATIENCE", 1.2),
-    (workflows.recovery, "FENCE_WAITS", (0.5, 1.0)),
+    (workflows.fencing, "PROVE_PATIENCE", 1.2),
+    (workflows.fencing, "FENCE_WAITS", (0.5, 1.0)),
     (workflows.heal, "LOOK_AFTER_RELEASE", 0.2),
     (workflows.evacuation, "LEASE_WAITS", (0.3, 0.5)),
     (workflows.evacuation, "HOLDER_WAITS", (0.3, 0.5)),

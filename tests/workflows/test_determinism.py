@@ -74,7 +74,7 @@ def test_the_commands_of_the_runbooks_are_those_that_were_reviewed() -> None:
 
 
 def test_the_fingerprint_sees_a_changed_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    steps = fingerprint()["recovery.Recovery.fence"]
+    steps = fingerprint()["fencing.Fencing.fence"]
     assert steps.count("timer") == 1
     assert fingerprint()["recovery.Recovery.start"] == ["search attributes by at()", "activity START_ATTEMPT"]
     folder = tmp_path / "workflows"

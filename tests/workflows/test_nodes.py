@@ -286,6 +286,45 @@ async def test_a_fence_that_is_asked_for_after_the_node_was_proven_gets_the_same
     assert stage.ops(target=sick).count("power_off") == 1
 
 
+async def test_a_fence_that_is_not_needed_any_more_leaves_its_node_in_service(open_stage: Opener) -> None:
+    """Its daemon was away while the job left, and proved the ranks gone before the node's turn came."""
+    stage, native_id, well = await waits_for_a_fence(open_stage)
+    stage.faults.start_daemon(well)
+    await stage.trains_again("train", native_id, 2)
+    assert "nothing to repair" in await stage.result(f"node/alpha/{well}")
+    await untouched(stage, well)
+
+
+async def test_the_fence_of_a_cancelled_recovery_leaves_its_node_in_service(open_stage: Opener) -> None:
+    stage, _, well = await waits_for_a_fence(open_stage)
+    await stage.handle("job/train").cancel()
+    assert "nothing to repair" in await stage.result(f"node/alpha/{well}")
+    await untouched(stage, well)
+
+
+async def waits_for_a_fence(open_stage: Opener) -> tuple[Stage, str, str]:
+    """A job leaves two nodes: one is sick, the other's daemon is away. Both wait for the lease, which a third has."""
+    stage = await open_stage(nodes=5, node_down_after=600)
+    await stage.start_worker()
+    busy = (await stage.native(stage.faults.person_submit(stage.spec("other", tokens="-", nodes=1)))).nodes[0]
+    await stage.heal(busy, stage.faults.gpu_lost(busy))
+    await stage.at_step(f"node/alpha/{busy}", "evacuate")
+    native_id = await stage.supervise(spec=stage.spec(signal=False))
+    sick, well = await stage.nodes_of()
+    proof = stage.gates.set("job/train/failover/2", "prove_stopped", "before")
+    await stage.lose_gpu(sick)
+    await proof.wait()
+    stage.faults.kill_daemon(well)
+    proof.open()
+    await stage.at_step(f"node/alpha/{well}", "lease")
+    return stage, native_id, well
+
+
+async def untouched(stage: Stage, node: str) -> None:
+    assert stage.ops(target=node) == []
+    assert not (await stage.node(node)).drained
+
+
 async def _told(stage: Stage, workflow_id: str, words: str) -> bool:
     return any(words in line for line in (await stage.view(workflow_id)).story)
 

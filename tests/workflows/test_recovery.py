@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-import workflows.recovery
+import workflows.fencing
 from fleet.decision import Action
 from fleet.faults.evidence import Evidence, FaultClass, Kind, Source
 from fleet.ledger import Rung
@@ -139,7 +139,7 @@ async def test_the_schedulers_own_requeue_waits_for_a_receipt_while_the_old_rank
 ) -> None:
     """Split brain: the daemon is dead, the rank writes on, the scheduler gives the node up and requeues. No daemon
     will prove that node, so it is fenced at once and not after a patience that outlasts this test."""
-    monkeypatch.setattr(workflows.recovery, "PROVE_PATIENCE", 10 * PATIENCE)
+    monkeypatch.setattr(workflows.fencing, "PROVE_PATIENCE", 10 * PATIENCE)
     native_id = await stage.supervise(spec=stage.spec(tokens="gpu-runbooks.io/generation-check=yes"))
     sick = (await stage.nodes_of())[0]
     stage.faults.kill_daemon(sick)
@@ -396,3 +396,14 @@ async def test_a_job_that_the_controller_lost_is_asked_about_and_neither_done_no
     assert "not in the controller" in question.plan.title
     await stage.answer(question, Choice.ABORT)
     assert "end unknown" in await _result(stage)
+
+
+async def test_nodes_that_the_jobs_owner_rules_out_are_no_room_for_it(stage: Stage) -> None:
+    """Else it would be stopped and wait in the queue for nodes that it never takes."""
+    native_id = await stage.supervise(spec=stage.spec(exclude="alpha3,alpha4"))
+    sick = (await stage.nodes_of())[0]
+    await stage.report(sick, stage.faults.gpu_lost(sick))
+    question = await stage.question("job/train")
+    assert "(1 too few)" in question.why
+    assert "stop" not in stage.ops(target=native_id)
+    assert (await stage.native(native_id)).own_excluded == ("alpha3", "alpha4")

@@ -47,7 +47,7 @@ class Attempts:
                 f'-n {newest.namespace} -p \'{{"spec":{{"suspend":false}}}}\'` ends that'
             )
         await self._refuse_unknown(order)
-        avoid = tuple(dict.fromkeys(n for n in (*record.job.excluded, *order.exclude) if n not in order.require))
+        avoid = tuple(dict.fromkeys(n for n in order.exclude if n not in order.require))
         own = own_affinities(newest)
         words: dict[str, str | None] = {
             marks.HELD: "true",

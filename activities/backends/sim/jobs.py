@@ -39,6 +39,7 @@ def view(tx: Tx, row: sqlite3.Row) -> NativeJob:
         nodes_wanted=plan.nodes,
         gpus_per_node=plan.gpus,
         excluded=tuple(json.loads(row["excluded"])),
+        own_excluded=tuple(json.loads(row["own_excluded"])),
         required=tuple(json.loads(row["required"])),
         exit_code=row["exit_code"],
         exit_signal=row["exit_signal"],

@@ -4,7 +4,6 @@ the order reads where the job stands and does the rest."""
 import asyncio
 import time
 
-from activities.backends.slurm.hostlist import compress
 from activities.backends.slurm.jobs import JobOrders
 from activities.backends.slurm.normalise import JobRecord
 from activities.backends.slurm.outcomes import Outcome
@@ -40,7 +39,7 @@ class Attempts:
             return record.job
         _refuse_persons_hold(record)
         await self._refuse_unknown(order)
-        record = await self._exclude(record, order)
+        record = await self.orders.exclude(record, tuple(n for n in order.exclude if n not in order.require))
         record = await (self.orders.pin(record, order.require) if order.require else self._free(record, order))
         await self._next_second(record)
         record = await self._release(record)
@@ -75,21 +74,6 @@ class Attempts:
         both = set(order.exclude) & set(order.require)
         if both:
             raise RefusedError(f"the order requires and excludes {', '.join(sorted(both))}")
-
-    async def _exclude(self, record: JobRecord, order: StartOrder) -> JobRecord:
-        """The user's own exclusions stay; ours are added, except for nodes that are required now."""
-        wanted = tuple(n for n in (*record.job.excluded, *order.exclude) if n not in order.require)
-        if set(wanted) == set(record.job.excluded):
-            return record
-        job_id = record.job.native_id
-        done = await self.commands.run("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={compress(wanted)}")
-        return await read_back(
-            f"exclude nodes for job {job_id}",
-            done,
-            lambda: self.view.known_job(job_id),
-            lambda r: set(r.job.excluded) == set(wanted),
-            self.orders.seconds,
-        )
 
     async def _free(self, record: JobRecord, order: StartOrder) -> JobRecord:
         return await self.orders.unpin(record, avoid=tuple(record.job.excluded))

@@ -1,7 +1,7 @@
 """Orders to one job that do not start an attempt: adopt, hold, give back, signal, stop, cancel."""
 
 from activities.backends.slurm.commands import Commands
-from activities.backends.slurm.hostlist import expand
+from activities.backends.slurm.hostlist import compress, expand
 from activities.backends.slurm.marks import NO_PIN, JobMarks, write_marks
 from activities.backends.slurm.normalise import JobRecord
 from activities.backends.slurm.view import ClusterView
@@ -95,7 +95,7 @@ class JobOrders:
         if record.job.phase.ended or not record.marks.ours:
             return record.job
         if record.marks.held and record.job.held:
-            record = await self.unpin(record)
+            record = await self.exclude(await self.unpin(record), ())
             job_id = record.job.native_id
             done = await self.commands.run("scontrol", "release", job_id)
             record = await read_back(
@@ -137,6 +137,25 @@ class JobOrders:
             done,
             lambda: self.view.known_job(job_id),
             lambda r: set(r.pinned) == set(nodes),
+            self.seconds,
+        )
+
+    async def exclude(self, record: JobRecord, nodes: tuple[str, ...]) -> JobRecord:
+        """ExcNodeList = its owner's own and `nodes`; what an earlier order of ours added is taken back. Mark and list
+        change in one write."""
+        own = record.job.own_excluded
+        ours = tuple(node for node in dict.fromkeys(nodes) if node not in own)
+        marks = record.marks.model_copy(update={"excluded": ours})
+        if record.job.phase.ended or (marks == record.marks and set(record.job.excluded) == {*own, *ours}):
+            return record
+        job_id = record.job.native_id
+        words = (f"ExcNodeList={compress((*own, *ours))}", f"AdminComment={write_marks(record.admin_comment, marks)}")
+        done = await self.commands.run("scontrol", "update", f"JobId={job_id}", *words)
+        return await read_back(
+            f"exclude nodes for job {job_id}",
+            done,
+            lambda: self.view.known_job(job_id),
+            lambda r: r.marks == marks and set(r.job.excluded) == {*own, *ours},
             self.seconds,
         )
 

@@ -3,6 +3,7 @@
 A job's AdminComment belongs to the site; ours are whole words in it and only those are added and taken away.
 `gpu-runbooks:since=T`: adopted; T is the job's submit time then, for Slurm moves SubmitTime at each requeue.
 `gpu-runbooks:held`: the hold is ours. `gpu-runbooks:pin=LIST`: ReqNodeList is ours; LIST is what it was before.
+`gpu-runbooks:excluded=LIST`: nodes that we put into ExcNodeList beside its owner's.
 """
 
 from fleet.model import MARK, Value
@@ -20,6 +21,8 @@ class JobMarks(Value):
     held: bool = False
     pin: str | None = None
     """The owner's own ReqNodeList while ours stands there; `none` when there was none."""
+    excluded: tuple[str, ...] = ()
+    """Nodes in ExcNodeList that are ours."""
 
     @property
     def ours(self) -> bool:
@@ -35,7 +38,10 @@ def read_marks(admin_comment: str) -> JobMarks:
             words.setdefault(key, value)
     since = words.get("since", "")
     return JobMarks(
-        since=float(since) if since.isdigit() else None, held="held" in words, pin=words.get("pin") or None
+        since=float(since) if since.isdigit() else None,
+        held="held" in words,
+        pin=words.get("pin") or None,
+        excluded=tuple(filter(None, words.get("excluded", "").split(","))),
     )
 
 
@@ -48,6 +54,8 @@ def write_marks(admin_comment: str, marks: JobMarks) -> str:
         words.append(f"{PREFIX}held")
     if marks.pin is not None:
         words.append(f"{PREFIX}pin={marks.pin}")
+    if marks.excluded:
+        words.append(f"{PREFIX}excluded={','.join(marks.excluded)}")
     return " ".join(words).strip()
 
 

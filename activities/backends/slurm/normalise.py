@@ -171,6 +171,7 @@ def job_record(raw: Raw, cluster: str) -> JobRecord:
     name = str(raw.get("name") or "")
     priority = number(raw.get("priority"))
     reason = str(raw.get("state_reason") or "")
+    excluded = expand(str(raw.get("excluded_nodes") or ""))
     required = expand(str(raw.get("required_nodes") or ""))
     code, signal = exit_of(raw.get("exit_code")) if phase.ended else (None, None)
     started = number(raw.get("start_time")) or None
@@ -187,7 +188,8 @@ def job_record(raw: Raw, cluster: str) -> JobRecord:
         nodes=expand(str(raw.get("nodes") or "")),
         nodes_wanted=_nodes_wanted(raw),
         gpus_per_node=_gpus_per_node(raw),
-        excluded=expand(str(raw.get("excluded_nodes") or "")),
+        excluded=excluded,
+        own_excluded=tuple(node for node in excluded if node not in marks.excluded),
         required=_owners_pin(marks, required, phase),
         exit_code=code,
         exit_signal=signal,
