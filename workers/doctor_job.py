@@ -110,6 +110,13 @@ def held(area: Area, job: NativeJob, words: Words = SLURM) -> Check:
         )
     if job.held or (job.phase is Phase.PENDING and job.restarts == 0):
         return area.ok("hold", "adopted and held" if job.held else "adopted; it is held once it runs")
+    if job.phase is Phase.PENDING:
+        return area.warn(
+            "hold",
+            "adopted, and free to start: as an attempt that its runbook has started and that waits for nodes; it is "
+            "held again once it runs",
+            "runbook describe JOB",
+        )
     return area.fail(
         "hold",
         "adopted and NOT held: the scheduler may start a second attempt while an old rank still runs",

@@ -12,10 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from fleet.errors import PermanentError, RefusedError
+from fleet.errors import InvalidInputError, PermanentError, RefusedError
 from workers.lab_traces import Leftovers, marked_namespaces, mounts, naming, pid_namespaces
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy" / "lab"
+
+NO_SUCH_NAME = 64
+"""How the scripts end when they know no such cluster or node (EX_USAGE of sysexits.h)."""
 
 Said = TypeVar("Said")
 
@@ -46,7 +49,8 @@ class Lab:
         return (str(self.script), "--root", str(self.root), *words)
 
     def call(self, *words: str) -> str:
-        """One verb's output. Raises PermanentError with the script's own words when it fails."""
+        """One verb's output. Raises InvalidInputError for a cluster or node that is not there, PermanentError when it
+        fails otherwise, both with the script's own words."""
         done = subprocess.run(
             self.command(*words),
             capture_output=True,
@@ -57,6 +61,8 @@ class Lab:
         )
         if done.returncode != 0:
             said = (done.stderr.strip() or done.stdout.strip()).replace(f"{self.script.stem}: ", "")
+            if done.returncode == NO_SUCH_NAME:
+                raise InvalidInputError(said)
             raise PermanentError(said or f"{words[0]} ended with {done.returncode}")
         return done.stdout
 

@@ -9,7 +9,7 @@ check_controllers() { # NAMES, separated by commas -> CONTROLLERS
   local n
   IFS=, read -ra CONTROLLERS <<<"$1"
   (( ${#CONTROLLERS[@]} > 0 )) || die "name a controller; there are: ${JOB_CONTROLLERS[*]}"
-  for n in "${CONTROLLERS[@]}"; do [[ " ${JOB_CONTROLLERS[*]} " == *" $n "* ]] || die "no controller '$n'; there are: ${JOB_CONTROLLERS[*]}"; done
+  for n in "${CONTROLLERS[@]}"; do [[ " ${JOB_CONTROLLERS[*]} " == *" $n "* ]] || unknown "no controller '$n'; there are: ${JOB_CONTROLLERS[*]}"; done
 }
 controller_port() { # NAME -> the first of its three ports: webhooks, health, trainer's status server
   local i; for i in "${!JOB_CONTROLLERS[@]}"; do [[ ${JOB_CONTROLLERS[i]} != "$1" ]] || echo $(( PORT + 30 + 3 * i )); done
@@ -19,7 +19,7 @@ controller_pids() { find_pids 'env|unshare|bash|jobset|kueue|training-operat|tra
 installed_controllers() { local f; for f in "$D"/controllers/*/objects; do [[ ! -d $f ]] || basename "${f%/objects}"; done; }
 check_installed() { # every one of CONTROLLERS runs in this cluster, or did
   local n has; has=$(installed_controllers)
-  for n in "${CONTROLLERS[@]}"; do grep -qx "$n" <<<"$has" || die "this cluster has no controller '$n'; it has: ${has//$'\n'/, }"; done
+  for n in "${CONTROLLERS[@]}"; do grep -qx "$n" <<<"$has" || unknown "this cluster has no controller '$n'; it has: ${has//$'\n'/, }"; done
 }
 
 controllers_up() { # NAMES: what each needs in the apiserver, then the processes, until all are ready

@@ -54,6 +54,7 @@ CNI_BIN=${CNI_BIN:-/usr/lib/cni} MOST_NODES=8 MOST_SLOT=30
 . "$HERE/k8s_controllers.sh"
 
 die() { echo "k8s_lab: $*" >&2; exit 1; }
+unknown() { echo "k8s_lab: $*" >&2; exit 64; } # a name that is not there (EX_USAGE)
 usage() { sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//;p}' "$SELF"; exit "$1"; }
 until_true() { # SECONDS COMMAND...: poll it every 20 ms
   local end=$(( ${EPOCHREALTIME/./} + $1 * 1000000 )); shift
@@ -69,14 +70,14 @@ cluster() { # sets NAME, D
   D=$LAB_ROOT/$NAME
 }
 existing() { # sets SLOT, PORT, NODES, GPUS too, and enters the cluster's network
-  cluster "${1:-}"; [[ -f $D/lab.env ]] || die "no cluster $NAME under $LAB_ROOT"
+  cluster "${1:-}"; [[ -f $D/lab.env ]] || unknown "no cluster $NAME under $LAB_ROOT"
   # shellcheck source=/dev/null
   . "$D/lab.env"
 }
 node_of() { # CLUSTER NODE -> existing cluster, I = its number, N = its name, ND = its folder
   (( EUID == 0 )) || die "needs root"   # who cannot see every process must not take a node for dead
   existing "${1:-}"; I=${2:-}; I=${I#"$NAME-n"}
-  if ! [[ $I =~ ^[1-9]$ ]] || (( I > MOST_NODES )); then die "no node '${2:-}' in $NAME (1 to $MOST_NODES, or $NAME-n1 ..)"; fi
+  if ! [[ $I =~ ^[1-9]$ ]] || (( I > NODES )); then unknown "no node '${2:-}' in $NAME (1 to $NODES, or $NAME-n1 ..)"; fi
   N=$NAME-n$I ND=$D/nodes/$I
 }
 bridge_of() { echo "lab${SLOT}n$1"; }

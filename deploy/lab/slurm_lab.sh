@@ -46,6 +46,7 @@ LAB_ROOT=$(readlink -m "${SLURM_LAB_ROOT:-${TMPDIR:-/tmp}/slurm-lab}")
 . "${SELF%/*}/slurm_lab_config.sh"
 
 die() { echo "slurm_lab: $*" >&2; exit 1; }
+unknown() { echo "slurm_lab: $*" >&2; exit 64; } # a name that is not there (EX_USAGE)
 usage() { sed -n '2,/^set -euo/{/^set/d;s/^# \{0,1\}//;p}' "$SELF"; exit "$1"; }
 until_true() { # SECONDS COMMAND...: poll it every 20 ms
   local end=$(( ${EPOCHREALTIME/./} + $1 * 1000000 )); shift
@@ -59,7 +60,7 @@ cluster() { # sets NAME, D, CONF; an existing cluster's settings too
   export SLURM_CONF=$CONF
 }
 existing() {
-  cluster "${1:-}"; [[ -f $D/lab.env ]] || die "no cluster $NAME under $LAB_ROOT"
+  cluster "${1:-}"; [[ -f $D/lab.env ]] || unknown "no cluster $NAME under $LAB_ROOT"
   # shellcheck source=/dev/null
   . "$D/lab.env"
   [[ -z $PFX ]] || export PATH="$PFX/sbin:$PFX/bin:$PATH"
@@ -67,7 +68,7 @@ existing() {
 node_of() { # CLUSTER NODE -> existing cluster, N = a node of it
   (( EUID == 0 )) || die "needs root"   # who cannot see every process must not take a node for dead
   existing "${1:-}"; N=${2:-}
-  if ! [[ $N =~ ^$NAME([1-9][0-9]{0,2})$ ]] || (( BASH_REMATCH[1] > NODES )); then die "no node '$N' in $NAME (${NAME}1 to $NAME$NODES)"; fi
+  if ! [[ $N =~ ^$NAME([1-9][0-9]{0,2})$ ]] || (( BASH_REMATCH[1] > NODES )); then unknown "no node '$N' in $NAME (${NAME}1 to $NAME$NODES)"; fi
 }
 refuse_foreign() { # never write to or delete a folder that is somebody else's
   [[ ! -e $D || -f $D/lab.env || -z $(ls -A "$D") ]] || die "$D is not a cluster of this lab"

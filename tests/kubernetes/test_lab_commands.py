@@ -61,7 +61,9 @@ def test_two_clusters_come_up_are_seen_broken_and_go_without_a_trace(root: Path,
         done = runbook("lab", "k8s", "event", "gamma", *event, *place, folder=tmp_path)
         assert done.returncode == 0, done.stderr
     missing = runbook("lab", "k8s", "event", "gamma", "kill-controller", "kueue", *place, folder=tmp_path)
-    assert (missing.returncode, "no controller 'kueue'; it has: jobset" in missing.stderr) == (1, True)
+    assert (missing.returncode, "no controller 'kueue'; it has: jobset" in missing.stderr) == (2, True)
+    missing = runbook("lab", "k8s", "event", "gamma", "crash", "gamma-n7", *place, folder=tmp_path)
+    assert (missing.returncode, "no node 'gamma-n7' in gamma" in missing.stderr) == (2, True)
     seen = {
         c["cluster"]: c
         for c in json.loads(runbook("lab", "k8s", "status", "-o", "json", *place, folder=tmp_path).stdout)

@@ -410,7 +410,7 @@ def tokens(**changes: Any) -> NativeJob:
         ({"adopted": False}, Grade.WARN),
         ({"held": False}, Grade.FAIL),
         ({"held": False, "phase": Phase.PENDING}, Grade.OK),
-        ({"held": False, "phase": Phase.PENDING, "restarts": 1}, Grade.FAIL),
+        ({"held": False, "phase": Phase.PENDING, "restarts": 1}, Grade.WARN),
         ({"held": False, "phase": Phase.SUCCEEDED}, Grade.OK),
     ],
 )
