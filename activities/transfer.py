@@ -4,7 +4,7 @@ from activities import transfer_api
 from activities.registry import implements
 from activities.runtime import Owner
 from fleet.errors import RefusedError
-from fleet.protected import as_saved
+from fleet.protected import JobOrder, protected
 
 
 class MoveActivities(Owner):
@@ -15,13 +15,16 @@ class MoveActivities(Owner):
         """From the script that was saved at its adoption."""
         kind = self.runtime.policy().cluster(arg.cluster).kind
         saved = await self.runtime.store.spec_of(arg.job)
-        if saved is None or saved.script is None:
-            raise RefusedError(
-                f"no script of {arg.job} was saved when it was adopted, so it cannot be submitted again"
-            )
-        if saved.redacted:
-            raise RefusedError(
-                f"the script of {arg.job} holds a secret, which was not saved, so it cannot be submitted again; keep "
-                "secrets in files or in the scheduler's own means"
-            )
-        return transfer_api.WishOut(wish=as_saved(arg.job, arg.native, kind, saved.script, saved.spec_text))
+        order = JobOrder(
+            job=arg.job,
+            cluster=arg.cluster,
+            native_id=arg.native.native_id,
+            kinds={arg.cluster: kind},
+            script=saved.script if saved else None,
+            spec_text=saved.spec_text if saved else "",
+            redacted=saved.redacted if saved else False,
+        )
+        found, why = protected(order, arg.native)
+        if found is None:
+            raise RefusedError(f"{arg.job} cannot be submitted again: {why}")
+        return transfer_api.WishOut(wish=found.wish)

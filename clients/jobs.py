@@ -21,12 +21,12 @@ from clients.shapes import Started
 from fleet.decision import Action
 from fleet.identity import (
     RUNBOOKS_QUEUE,
-    TOKEN_PREFIX,
     fleet_name,
     job_workflow_id,
     newest_submissions,
     op_id,
     parse_tokens,
+    token_words,
 )
 from fleet.ledger import Ledger
 from fleet.model import JobTokens, NativeJob, label_safe
@@ -103,22 +103,7 @@ def check_language(cluster: str, kind: str, spec: JobSpec) -> None:
 
 def comment_of(tokens: JobTokens) -> str:
     """The opt-in words of a job's comment. Raises CliError (usage) for a value that would not be read back."""
-    words = {
-        "supervise": "" if tokens.supervise else None,
-        "transfer": "" if tokens.transfer else None,
-        "job": tokens.job,
-        "checkpoint": tokens.checkpoint,
-        "checkpoint-signal": tokens.checkpoint_signal,
-        "total-steps": tokens.total_steps,
-        "generation-check": "yes" if tokens.generation_check else None,
-        "log": tokens.log,
-        "dumps": tokens.dumps,
-    }
-    comment = " ".join(
-        f"{TOKEN_PREFIX}{key}" + (f"={value}" if value != "" else "")
-        for key, value in words.items()
-        if value is not None
-    )
+    comment = token_words(tokens)
     if parse_tokens(comment) != tokens:
         raise usage(
             "paths must be absolute and without spaces, the checkpoint signal USR1 or USR2, total steps above 0"

@@ -9,7 +9,6 @@ from temporalio.client import Client
 from activities import site_api
 from clients.ask_cluster import read
 from clients.errors import CliError
-from fleet.identity import parse_tokens
 from fleet.placing import PlaceWish
 from fleet.sites import Storage, each_site
 from fleet.stock import Held, Weighed, dataset_of, held_dataset, weigh
@@ -52,7 +51,7 @@ async def seen(client: Client, wish: PlaceWish, clusters: tuple[str, ...], strea
 
 
 async def _checkpoints(client: Client, wish: PlaceWish, at: Storage) -> tuple[str, Held]:
-    ask = site_api.FindCheckpoints(storage=at, total_steps=parse_tokens(wish.comment).total_steps)
+    ask = site_api.FindCheckpoints(storage=at, total_steps=wish.total_steps)
     try:
         return at.site, site_api.held(await read(client, site_api.FIND_CHECKPOINTS, ask, site=at.site))
     except CliError as error:

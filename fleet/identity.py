@@ -116,6 +116,26 @@ def parse_tokens(comment: str) -> JobTokens:
     )
 
 
+def token_words(tokens: JobTokens) -> str:
+    """The opt-in words of a job's comment, as `parse_tokens` reads them; the epoch is not one of them."""
+    words = {
+        "supervise": "" if tokens.supervise else None,
+        "transfer": "" if tokens.transfer else None,
+        "job": tokens.job,
+        "checkpoint": tokens.checkpoint,
+        "checkpoint-signal": tokens.checkpoint_signal,
+        "total-steps": tokens.total_steps,
+        "generation-check": "yes" if tokens.generation_check else None,
+        "log": tokens.log,
+        "dumps": tokens.dumps,
+    }
+    return " ".join(
+        f"{TOKEN_PREFIX}{key}" + (f"={value}" if value != "" else "")
+        for key, value in words.items()
+        if value is not None
+    )
+
+
 def with_epoch(comment: str, epoch: int) -> str:
     """The comment with the token of that submission as its only one; 0 has none, and leaves other text as it is."""
     if EPOCH_TOKEN in comment:

@@ -25,6 +25,8 @@ LONGEST_PAUSE = 30.0
 NOTICED_LATE = 130.0
 """Seconds after which a lost cluster is noticed at the latest: a look a minute, a minute for its answer, and a call
 to a busy server. A launcher that was cut off together with it may seem silent for so long before."""
+STEPS_MISSED = 3
+"""Steps that an attempt may be late with, by its own pace, before its nodes count as hung."""
 SHORT_TERM = 120.0
 """Seconds; a restart of a Temporal server takes longer than a shorter term, and would stop the training."""
 LEASE_LOST = 75
@@ -126,6 +128,23 @@ class ClusterLoss(Value):
     """When it was seen to answer last, or not to answer first (epoch seconds)."""
     hung: tuple[str, ...] = ()
     """Nodes that were silent, frozen or had a hung driver before the cluster was lost."""
+
+
+def hung_before(attempt: Attempt, lost_at: float) -> tuple[str, ...]:
+    """Nodes of an attempt that may have hung before its cluster was lost at `lost_at` (epoch seconds).
+
+    Those that a verdict on the attempt blames; all of them where it blames none, or where the attempt's steps had
+    stopped for longer than a lost cluster is noticed late and `STEPS_MISSED` of its own steps last.
+    """
+    if attempt.verdict is not None:
+        blamed = attempt.verdict.culprit.node
+        return (blamed,) if blamed in attempt.nodes else attempt.nodes
+    seen = attempt.progress
+    pace = 0.0
+    if None not in (seen.step, seen.first_step, seen.seen_at, seen.first_step_at) and seen.step > seen.first_step:  # type: ignore[operator]
+        pace = (seen.seen_at - seen.first_step_at) / (seen.step - seen.first_step)  # type: ignore[operator]
+    quiet = lost_at - max(seen.seen_at or 0.0, attempt.running_at or attempt.ordered_at)
+    return attempt.nodes if quiet > NOTICED_LATE + STEPS_MISSED * pace else ()
 
 
 class LeaseVerdict(Value):

@@ -62,6 +62,11 @@ class PlaceWish(Value):
         """Its checkpoint root; None where it names none."""
         return parse_tokens(self.comment).checkpoint
 
+    @property
+    def total_steps(self) -> int | None:
+        """Training steps in all; None where it names none."""
+        return parse_tokens(self.comment).total_steps
+
     def scope(self, cluster: str, kind: str) -> str:
         """Account or namespace that the job would have there; empty where nobody says."""
         return self.clusters.get(cluster, ClusterWords()).scope or self.scopes.get(kind, "")

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 
-from fleet.identity import parse_tokens
 from fleet.model import NativeJob, Value
 from fleet.orders import JobSpec
 from fleet.placing import PlaceWish
@@ -63,7 +62,7 @@ def protected(order: JobOrder, native: NativeJob | None) -> tuple[Protected | No
         native_id=order.native_id,
         wish=wish,
         user="" if order.kind == "kubernetes" else user,
-        total_steps=parse_tokens(wish.comment).total_steps,
+        total_steps=wish.total_steps,
         protections=_protections(order, native),
         targets=targets,
     )

@@ -4,15 +4,14 @@
 """
 
 from fleet.errors import InvalidInputError
-from fleet.identity import TOKEN_PREFIX
+from fleet.identity import TOKEN_PREFIX, token_words
 from fleet.model import NativeJob, Value
+from fleet.orders import CHECKPOINT_ENV
 from fleet.placement import Request
 from fleet.placing import BATCH, ClusterWords, PlaceWish
 from fleet.policy import Policy
 from fleet.sites import moved, storage_of
 
-ROOT_VARIABLE = "GPU_RUNBOOKS_CHECKPOINT"
-"""Environment variable of the ranks: the job's checkpoint root in the cluster that they run in."""
 CHECKPOINT = f"{TOKEN_PREFIX}checkpoint="
 
 
@@ -70,7 +69,7 @@ def moves_of(wish: PlaceWish | None, native: NativeJob | None) -> Moves:
 def wish_of_native(job: str, native: NativeJob, kind: str, script: str, workdir: str = "/") -> PlaceWish:
     """A job that was submitted for one cluster only, as one for all clusters of that kind: its own script, and of its
     options what every cluster has. Partition and account are those of its script, or the target's defaults."""
-    comment = " ".join(_tokens(native))
+    comment = token_words(native.tokens.model_copy(update={"supervise": True, "job": None}))
     options = (f"--gres=gpu:{native.gpus_per_node}",) if kind == "slurm" and native.gpus_per_node else ()
     return PlaceWish(
         request=Request(job=job, nodes=native.nodes_wanted, gpus_per_node=native.gpus_per_node),
@@ -90,26 +89,7 @@ def moved_wish(wish: PlaceWish, target: str, epoch: int, root: str) -> PlaceWish
         update={
             "clusters": {target: wish.clusters.get(target, ClusterWords())},
             "epoch": epoch,
-            "env": {**wish.env, ROOT_VARIABLE: root},
+            "env": {**wish.env, CHECKPOINT_ENV: root},
             "comment": " ".join([*words, f"{CHECKPOINT}{root}"]),
         }
     )
-
-
-def _tokens(native: NativeJob) -> list[str]:
-    tokens = native.tokens
-    words = {
-        "supervise": "",
-        "transfer": "" if tokens.transfer else None,
-        "checkpoint": tokens.checkpoint,
-        "checkpoint-signal": tokens.checkpoint_signal,
-        "total-steps": tokens.total_steps,
-        "generation-check": "yes" if tokens.generation_check else None,
-        "log": tokens.log,
-        "dumps": tokens.dumps,
-    }
-    return [
-        f"{TOKEN_PREFIX}{key}={value}" if value else f"{TOKEN_PREFIX}{key}"
-        for key, value in words.items()
-        if value is not None
-    ]

@@ -1,11 +1,16 @@
-"""One copy from its survey to its receipt, as every runbook makes it that brings a job's files somewhere."""
+"""One copy from its survey to its receipt, as every runbook makes it that brings a job's files somewhere; and what
+checkpoints a site holds, which comes before it and after it."""
+
+from datetime import timedelta
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from activities import copy_api
+    from activities import copy_api, site_api
     from activities.copy_api import CopyOrder
+    from activities.site_api import FoundCheckpoints
     from fleet.copying.space import size_text
+    from fleet.sites import Storage
     from workflows.base import Book, StepFailed
 
 PROOFS = 3
@@ -14,6 +19,29 @@ PROOFS = 3
 
 class Carrying(Book):
     """What a runbook does to bring files to another site."""
+
+    async def find_checkpoints(
+        self, storage: Storage | None, total_steps: int | None, budget: timedelta | None = None
+    ) -> FoundCheckpoints:
+        """What a checkpoint root holds; nothing where there is no root. Raises StepFailed where its site's mover does
+        not answer within `budget` (by default the step's own)."""
+        if storage is None:
+            return FoundCheckpoints(site="", there=False, at=self.now())
+        return await self.act(
+            site_api.FIND_CHECKPOINTS,
+            site_api.FindCheckpoints(storage=storage, total_steps=total_steps),
+            site=storage.site,
+            budget=budget,
+            summary=f"checkpoints in {storage.path}",
+        )
+
+    async def not_offered(self, storage: Storage, step: int | None, total_steps: int | None) -> str:
+        """Why that step is not the newest complete checkpoint of a root; empty when it is. Raises StepFailed."""
+        there = await self.find_checkpoints(storage, total_steps)
+        found = there.newest.step if there.newest else None
+        if there.newest is not None and found == step:
+            return ""
+        return f"{storage.path} offers step {found}, not step {step}; look at what lies there"
 
     async def carry(self, order: CopyOrder, site: str, what: str) -> str:
         """Copies, reads everything back, publishes, and takes away what was only needed for it. Why it is not there,

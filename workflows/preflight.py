@@ -130,7 +130,7 @@ class PreflightTargets(Targets):
             storages = await self.find_storage(job.cluster, job.checkpoint)
             if storages.source is None:
                 return None, storages.why
-            found = await self.find_checkpoints(storages, job.total_steps)
+            found = await self.find_checkpoints(storages.source, job.total_steps)
         except StepFailed as failed:
             return None, f"the newest checkpoint is not known: {failed}"
         refused = "; ".join(found.refused)

@@ -10,12 +10,11 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities import api, preflight_api, site_api
-    from activities.site_api import FoundCheckpoints, Replica, Replicas, Storages, copy_order
+    from activities.site_api import FoundCheckpoints, Replica, Replicas, copy_order
     from fleet.copying.space import due_replicas
     from fleet.preflight import Protected
     from fleet.runbooks import VIEW, Ending, ReplicateInput, Runbook, View
     from workflows.base import StepFailed
-    from workflows.carrying import Carrying
     from workflows.targets import Targets
 
 AT_ONCE = 4
@@ -25,7 +24,7 @@ FEW = 40
 
 
 @workflow.defn(name=Runbook.REPLICATE)
-class ReplicateCheckpoints(Carrying, Targets):
+class ReplicateCheckpoints(Targets):
     """Started by the schedule `replicas`; one run at a time."""
 
     kind = Runbook.REPLICATE
@@ -81,8 +80,7 @@ class ReplicateCheckpoints(Carrying, Targets):
                 if not plan.every or not plan.sites:
                     self.tell(f"{job}: {plan.why or 'replicate_every is 0'}")
                     return
-                storages = Storages(source=plan.sites[0].source)
-                found = await self.find_checkpoints(storages, subject.total_steps)
+                found = await self.find_checkpoints(plan.sites[0].source, subject.total_steps)
             except StepFailed as failed:
                 self.count(job, str(failed))
                 return
@@ -97,7 +95,7 @@ class ReplicateCheckpoints(Carrying, Targets):
             self.tell(f"{job.job} -> {site}: {found.question or 'no complete checkpoint with a step yet'}")
             return
         try:
-            there = await self.find_checkpoints(Storages(source=replica.target), job.total_steps)
+            there = await self.find_checkpoints(replica.target, job.total_steps)
         except StepFailed as failed:
             self.count(f"{job.job} -> {site}", str(failed))
             return

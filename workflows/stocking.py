@@ -11,9 +11,8 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from activities import site_api
-    from activities.site_api import FindCheckpoints, FindDataset, FoundCheckpoints, copy_order
+    from activities.site_api import FindDataset, FoundCheckpoints, copy_order
     from fleet.copying.manifest import Parts
-    from fleet.identity import parse_tokens
     from fleet.model import Room, Value
     from fleet.orders import JobSpec
     from fleet.placement import Offer
@@ -53,7 +52,9 @@ class Stocking(Choosing, Carrying):
         """As `Choosing.look_for_stock`: asks the sites of the clusters that the job may go to."""
         clusters = tuple(c for c, kind in sorted(self.kinds.items()) if not self.wish.stays_away(c, kind))
         if streams and self.wish.checkpoint:
-            self.checkpoint = await self._checkpoint(clusters, streams)
+            self.checkpoint = await self.find_checkpoint(
+                self.wish.checkpoint, self.wish.total_steps, clusters, streams
+            )
             self.facts["Checkpoint"] = self.checkpoint.weighed.text or "none yet"
         if streams and self.wish.dataset:
             self.dataset = await self._dataset(clusters, streams)
@@ -81,10 +82,19 @@ class Stocking(Choosing, Carrying):
 
     # -- what there is
 
-    async def _checkpoint(self, clusters: tuple[str, ...], streams: int) -> Thing:
-        storages = await self._located(site_api.LocateAsk(path=self.wish.checkpoint or "", clusters=clusters))
-        found = await asyncio.gather(*(self._checkpoints_at(storage) for storage in each_site(storages)))
-        held = {site: site_api.held(one) for site, one in found}
+    async def find_checkpoint(
+        self, path: str, total_steps: int | None, clusters: tuple[str, ...], streams: int, home: str = ""
+    ) -> Thing:
+        """The job's newest one; `path` is its root on `home`, else on the first cluster whose storage has it."""
+        storages = await self._located(
+            site_api.LocateAsk(
+                path=path,
+                clusters=tuple(dict.fromkeys((*clusters, *filter(None, (home,))))),
+                first=tuple(filter(None, (home,))),
+            )
+        )
+        found = await asyncio.gather(*(self._checkpoints_at(at, total_steps) for at in each_site(storages)))
+        held = {site: self.counted(one) for site, one in found}
         weighed = weigh("checkpoint", clusters, storages, held, streams)
         newest = next(
             (one.newest for site, one in found if site == weighed.source and not isinstance(one, str)), None
@@ -97,16 +107,15 @@ class Stocking(Choosing, Carrying):
             weighed=weighed,
         )
 
-    async def _checkpoints_at(self, storage: Storage) -> tuple[str, FoundCheckpoints | str]:
+    @staticmethod
+    def counted(found: FoundCheckpoints | str) -> Held:
+        """What a site's answer counts for."""
+        return site_api.held(found)
+
+    async def _checkpoints_at(self, storage: Storage, total_steps: int | None) -> tuple[str, FoundCheckpoints | str]:
         """What a site holds; a text where it cannot be told."""
         try:
-            return storage.site, await self.act(
-                site_api.FIND_CHECKPOINTS,
-                FindCheckpoints(storage=storage, total_steps=parse_tokens(self.wish.comment).total_steps),
-                site=storage.site,
-                budget=LOOK_LIMIT,
-                summary=f"checkpoints in {storage.path}",
-            )
+            return storage.site, await self.find_checkpoints(storage, total_steps, LOOK_LIMIT)
         except StepFailed as failed:
             return storage.site, str(failed)
 
@@ -168,10 +177,7 @@ class Stocking(Choosing, Carrying):
         why = await self.carry(order, target.site, thing.weighed.text.partition(" at ")[0])
         if why or thing.name != "checkpoint":
             return why
-        _, there = await self._checkpoints_at(target)
-        if isinstance(there, str):
-            return there
-        step = there.newest.step if there.newest else None
-        if step != thing.parts.step:
-            return f"{target.path} offers step {step}, not step {thing.parts.step}; look at what lies there"
-        return ""
+        try:
+            return await self.not_offered(target, thing.parts.step, self.wish.total_steps)
+        except StepFailed as failed:
+            return str(failed)

@@ -11,13 +11,14 @@ with workflow.unsafe.imports_passed_through():
     from fleet.model import NativeJob
     from fleet.preflight import Check, CheckName, Preflight, Protected, failed, in_order, passed
     from fleet.protected import JobOrder, protected
-    from workflows.base import Book, StepFailed
+    from workflows.base import StepFailed
+    from workflows.carrying import Carrying
 
 AT_CLUSTER = (CheckName.CREDENTIALS, CheckName.CAPACITY, CheckName.ENVIRONMENT, CheckName.RUN_AS)
 AT_SITE = (CheckName.STORAGE, CheckName.SPACE, CheckName.OWNER)
 
 
-class Targets(Book):
+class Targets(Carrying):
     """What a runbook asks before it moves a job to another cluster."""
 
     async def job_order(self, job: str) -> tuple[JobOrder, Protected | None, str]:
@@ -93,7 +94,7 @@ class Targets(Book):
             storages = await self.find_storage(job.cluster or cluster, path, cluster)
             if storages.target is None:
                 return storages, tuple(failed(name, storages.why) for name in AT_SITE)
-            found = newest or await self.find_checkpoints(storages, job.total_steps)
+            found = newest or await self.find_checkpoints(storages.source, job.total_steps)
         except StepFailed as unread:
             text = f"the newest checkpoint cannot be looked for: {unread}"
             return Storages(), tuple(failed(name, text, "see that the mover of its site runs") for name in AT_SITE)
@@ -136,15 +137,4 @@ class Targets(Book):
             site_api.FIND_STORAGE,
             site_api.StorageAsk(cluster=cluster, path=path, target=target),
             summary=f"where {path} lies",
-        )
-
-    async def find_checkpoints(self, storages: Storages, total_steps: int | None) -> FoundCheckpoints:
-        """What the source holds. Raises StepFailed where its mover does not answer."""
-        if storages.source is None:
-            return FoundCheckpoints(site="", there=False, at=self.now())
-        return await self.act(
-            site_api.FIND_CHECKPOINTS,
-            site_api.FindCheckpoints(storage=storages.source, total_steps=total_steps),
-            site=storages.source.site,
-            summary=f"checkpoints in {storages.source.path}",
         )

@@ -7,15 +7,18 @@ safe and is said; what was copied stays and is gone on from. After the submit th
 the cluster that the job leaves is ended by the job's own runbook, as soon as that cluster can be asked.
 """
 
+from collections.abc import Iterable
+
 from temporalio import workflow
 from temporalio.common import SearchAttributePair
 from temporalio.exceptions import ChildWorkflowError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities import api, copy_api, site_api
+    from activities import api, site_api
     from activities.site_api import FoundCheckpoint, FoundCheckpoints, Storages, copy_order
+    from fleet.copying.manifest import Parts
     from fleet.ladder import CLUSTER_IS_GONE
-    from fleet.lease import ClusterLoss, lease_receipt
+    from fleet.lease import ClusterLoss, hung_before, lease_receipt
     from fleet.ledger import Stage
     from fleet.model import NodeReceipt, ReceiptGrade
     from fleet.people import Choice
@@ -34,21 +37,20 @@ with workflow.unsafe.imports_passed_through():
         View,
     )
     from fleet.sites import Storage
+    from fleet.stock import Held
     from fleet.transfer import moved_wish
     from fleet.units import size_text
     from workflows import attributes
     from workflows.base import ASK_BRIEFLY, StepFailed
-    from workflows.choosing import Choosing
+    from workflows.carrying import PROOFS
     from workflows.lease import lapse
     from workflows.recovery import Recovery
+    from workflows.stocking import Stocking
     from workflows.targets import Targets
-
-PROOFS = 3
-"""How often a copy is made again of which something differs at the target; then it is the storage's fault."""
 
 
 @workflow.defn(name=Runbook.TRANSFER)
-class FailoverAcrossClusters(Recovery, Choosing, Targets):
+class FailoverAcrossClusters(Recovery, Stocking, Targets):
     """Its cluster cannot hold the job any more, or a person wants it elsewhere."""
 
     kind = Runbook.TRANSFER
@@ -84,7 +86,8 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
             return self.end(RecoveryEnd.NOT_NEEDED, f"{self.inp.cluster} answers again")
         early = await self.get_permission()
         while early is None and self.now_in == self.inp.cluster:
-            early = await self.choose_target() or await self.leave_old() or await self.bring() or await self.settle()
+            early = await self.choose_target() or await self.leave_old()
+            early = early or await self.bring_state() or await self.settle()
         return early or await self.see_new_step()
 
     def plan(self) -> tuple[str, ...]:
@@ -168,6 +171,22 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         )
         return None if allowed else self.end(RecoveryEnd.DENIED, "the copy was not allowed")
 
+    async def look_for_stock(self, streams: int) -> None:
+        """As `Stocking.look_for_stock`, of its checkpoint: what lies in the cluster that it leaves counts, too."""
+        open_to = tuple(
+            c for c, kind in sorted(self.kinds.items()) if c not in self.tried and not self.wish.stays_away(c, kind)
+        )
+        if streams and open_to:
+            total = self.inp.native.tokens.total_steps
+            self.checkpoint = await self.find_checkpoint(self.root(), total, open_to, streams, self.inp.cluster)
+            self.facts["Checkpoint"] = self.checkpoint.weighed.text or "none found"
+
+    @staticmethod
+    def counted(found: FoundCheckpoints | str) -> Held:
+        """As `Stocking.counted`; one that does not answer rules nobody out: what others hold is gone on from."""
+        seen = site_api.held(found)
+        return Held(there=False) if seen.unknown else seen
+
     def root(self) -> str:
         """The checkpoint root where the job is; no move is decided for a job that names none."""
         return self.inp.native.tokens.checkpoint or "/"
@@ -179,26 +198,17 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         return source is not None and target is not None and source.site == target.site
 
     async def newest(self) -> FoundCheckpoints:
-        """What the source holds; where its own worker does not answer, what lies at the target already."""
+        """What the source holds; where its own worker does not answer, what lies at the target already. Raises
+        StepFailed where neither answers."""
         total = self.inp.native.tokens.total_steps
         try:
-            return await self.find_checkpoints(self.storages, total)
+            return await self.find_checkpoints(self.storages.source, total)
         except StepFailed as failed:
             self.tell(f"the storage of {self.inp.cluster} does not answer ({failed})"[:300])
-        assert self.storages.target is not None  # noqa: S101 - the caller has looked
-        found = await self.at_target(self.storages.target)
+        found = await self.find_checkpoints(self.storages.target, total)
         self.storages = self.storages.model_copy(update={"source": self.storages.target})
         self.tell(f"going on from what was replicated to {self.cluster}")
         return found
-
-    async def at_target(self, storage: Storage) -> FoundCheckpoints:
-        """What a root at the target holds."""
-        return await self.must(
-            site_api.FIND_CHECKPOINTS,
-            site_api.FindCheckpoints(storage=storage, total_steps=self.inp.native.tokens.total_steps),
-            site=storage.site,
-            summary=f"checkpoints in {storage.path}",
-        )
 
     # -- leaving
 
@@ -249,15 +259,17 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         if await self.answers():
             self.tell(f"{self.inp.cluster} answers again: it is asked instead")
             return await self.leave_old()
-        self.stopped_at, self.left, self.unasked = self.now(), True, True
-        self.receipts |= {
-            node: NodeReceipt(
-                node=node, grade=ReceiptGrade.ATTESTED, detail=f"attested by {outcome.by}", at=self.now()
-            )
+        self._leave_unasked(
+            NodeReceipt(node=node, grade=ReceiptGrade.ATTESTED, detail=f"attested by {outcome.by}", at=self.now())
             for node in nodes
-        }
+        )
         self.tell(f"{outcome.by} attests that the ranks on {', '.join(nodes)} are gone")
         return None
+
+    def _leave_unasked(self, receipts: Iterable[NodeReceipt]) -> None:
+        """The old attempt is gone, and its cluster did not say so itself."""
+        self.receipts |= {receipt.node: receipt for receipt in receipts}
+        self.stopped_at, self.left, self.unasked = self.now(), True, True
 
     async def lapse(self) -> str:
         """Takes the lease of the old attempt's launchers back and waits until it has lapsed. Why that proves nothing;
@@ -265,7 +277,8 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         if self.inp.verdict.rule != CLUSTER_IS_GONE:
             return "its cluster was not known to be lost"
         old, checks = self.inp.old, self.inp.native.tokens.generation_check
-        loss = ClusterLoss(reachable=False, answered_at=self.inp.detected_at)
+        lost_at = self.inp.detected_at
+        loss = ClusterLoss(reachable=False, answered_at=lost_at, hung=hung_before(old, lost_at))
         self.at("fence", waits="the lease of its launchers to lapse, if they hold one", then="copy")
         start = self.now()
         try:
@@ -275,63 +288,68 @@ class FailoverAcrossClusters(Recovery, Choosing, Targets):
         verdict = lease_receipt(old, lapsed, checks_generation=checks, loss=loss)
         if verdict.receipt is None:
             return "; ".join(verdict.why_not)
-        self.receipts |= {receipt.node: receipt for receipt in verdict.receipt.nodes}
-        self.stopped_at, self.left, self.unasked = self.now(), True, True
+        self._leave_unasked(verdict.receipt.nodes)
         self.stage(Stage.FENCE, start, "lease")
         self.tell(f"the lease of attempt {old.generation} has lapsed on {', '.join(old.nodes)}")
         return ""
 
     # -- bringing its state
 
-    async def bring(self) -> RecoveryResult | None:
-        """The newest complete checkpoint, looked for once more, is at the target and was proven there."""
+    async def bring_state(self) -> RecoveryResult | None:
+        """The newest complete checkpoint, looked for once more, is at the target and was proven there. What stands in
+        its way is a person's: the job stays held, and what was copied stays to go on from."""
         target = self.storages.target
         assert target is not None  # noqa: S101 - the target was chosen with it
         start = self.now()
-        for _ in range(PROOFS):
-            found = await self.newest()
-            if found.newest is None or found.newest.parts is None:
-                return self.end(RecoveryEnd.STUCK, f"no checkpoint is complete any more{_rejected(found)}")
-            self.found = found.newest
-            why = "" if self.shared or self.storages.source == target else await self.copy(target)
-            if not why:
-                break
-            self.tell(f"not copied: {why}")
-        else:
-            return self.end(RecoveryEnd.STUCK, f"the checkpoint could not be copied to {self.cluster}: {why}")
-        there = await self.at_target(target)
-        if there.newest is None or there.newest.step != self.found.step:
-            step = there.newest.step if there.newest else None
-            text = f"{target.path} at {self.cluster} offers step {step}, not the proven step {self.found.step}"
-            return self.end(RecoveryEnd.STUCK, f"{text}; look at what lies there")
+        while why := await self._brought(target):
+            outcome = await self.ask(
+                title=f"The checkpoint of {self.inp.job} could not be brought to {self.cluster}",
+                why=f"{why}. {self.state_now()}. Nothing of it runs, and nothing was started in {self.cluster}.",
+                steps=(
+                    "retry: look for the newest complete checkpoint again and go on copying where it ended",
+                    "abort: end here and leave the job as described",
+                ),
+                options=(Choice.RETRY, Choice.ABORT, Choice.TAKE_OVER),
+                default=Choice.ABORT,
+                evidence=self.inp.verdict.shown,
+                cluster=self.inp.cluster,
+            )
+            if outcome.choice is not Choice.RETRY:
+                return self.end(RecoveryEnd.STUCK, f"no proven checkpoint at {self.cluster}: {why}")
+        assert self.found is not None  # noqa: S101 - it was brought
         self.progress = self.progress.model_copy(update={"saved": self.found.step})
         self.stage(Stage.COPY, start, f"step {self.found.step}, {size_text(self.found.size)}")
-        self.tell(f"step {self.found.step} is proven in {target.path} ({there.newest.reason})")
+        self.tell(f"step {self.found.step} is proven in {target.path}")
         return None
 
-    async def copy(self, target: Storage) -> str:
-        """Copies, proves and publishes; why not, in words. A candidate that vanished makes room for the next."""
+    async def _brought(self, target: Storage) -> str:
+        """Why it is not there, in words; empty when it is. A candidate that vanished makes room for the next."""
+        total = self.inp.native.tokens.total_steps
+        tried, why = "", ""
+        try:
+            for _ in range(PROOFS):
+                found = await self.newest()
+                if found.newest is None or found.newest.parts is None:
+                    return f"no checkpoint is complete any more{_rejected(found)}"
+                if found.newest.entry == tried:
+                    break
+                self.found, tried = found.newest, found.newest.entry
+                why = await self._bring_copy(found.newest.parts, target)
+                if not why:
+                    return await self.not_offered(target, self.found.step, total)
+                self.tell(f"not copied: {why}")
+        except StepFailed as failed:
+            return str(failed)
+        return why
+
+    async def _bring_copy(self, parts: Parts, target: Storage) -> str:
         assert self.storages.source is not None  # noqa: S101 - the target was chosen with it
         assert self.found is not None  # noqa: S101 - so was the checkpoint
-        assert self.found.parts is not None  # noqa: S101 - likewise
-        order = copy_order(self.cluster, self.storages.source, target, self.found.parts, owner=self.owner)
+        if self.shared:
+            return ""
+        order = copy_order(self.cluster, self.storages.source, target, parts, owner=self.owner)
         self.at("copy", waits=f"{size_text(self.found.size)} to {target.site}", then="submit")
-        try:
-            done = await self.must(
-                copy_api.COPY_FILES, order, site=target.site, summary=f"copy step {self.found.step} to {target.site}"
-            )
-            self.tell(f"copied {size_text(done.copied)}, {size_text(done.kept)} were there already")
-            proof = await self.must(
-                copy_api.PROVE_COPY, order, site=target.site, summary="read everything back at the target"
-            )
-            if not proof.ok:
-                return proof.text
-            await self.must(copy_api.PUBLISH_COPY, order, site=target.site, summary="publish it")
-        except StepFailed as failed:
-            if failed.refused:
-                return str(failed)
-            raise
-        return ""
+        return await self.carry(order, target.site, f"step {self.found.step}")
 
     # -- arriving
 

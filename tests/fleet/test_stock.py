@@ -6,11 +6,11 @@ from fleet.copying.space import PER_FILE
 from fleet.errors import InvalidInputError
 from fleet.ettr import copy_time
 from fleet.model import NodeGroup, Room
+from fleet.orders import CHECKPOINT_ENV
 from fleet.placement import CriterionName, Offer, Request, Stock, place
 from fleet.placing import PlaceWish
 from fleet.sites import Storage
 from fleet.stock import Held, dataset_of, held_checkpoint, held_dataset, spec_at, weigh
-from fleet.transfer import ROOT_VARIABLE
 
 NEAR = Storage(site="near", path="/near/train", remote="/near/train", rate=1e9)
 FAR = Storage(site="far", path="/far/train", remote="/far/train", rate=1e8)
@@ -89,4 +89,4 @@ def test_a_job_is_told_where_its_checkpoints_are_in_the_cluster_that_it_goes_to(
     assert spec_at(wish, "alpha", "slurm", NEAR) == wish.spec("alpha", "slurm")
     moved = spec_at(wish, "beta", "slurm", FAR)
     assert moved.comment == "mine gpu-runbooks.io/checkpoint=/far/train"
-    assert moved.env[ROOT_VARIABLE] == "/far/train"
+    assert moved.env[CHECKPOINT_ENV] == "/far/train"
