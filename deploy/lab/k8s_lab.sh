@@ -35,7 +35,7 @@
 # K8S_BIN       folders of the programs, as a PATH         (default: what k8s/build.py built)
 # NODE_GRACE    how long a silent node stays Ready (default 16s; Kubernetes' own is 50s), REBOOT_SECS seconds off (default 3)
 #
-# Images on every node: lab/base:1 (busybox), lab/train:1 (train.py and check_gpus.py under /training), lab/pause:1; a pod
+# Images on every node: lab/base:1 (busybox), lab/train:1 (/training: train.py, flight_recorder.py, check_gpus.py), lab/pause:1; a pod
 # that mounts the machine's /usr, /lib and /lib64 by hostPath has its Python.
 #
 # Processes are found by their command lines, which name the cluster's folder, never by a stored pid.
@@ -340,7 +340,8 @@ claim() { # under the lock of the root folder: nobody else starts the same name 
   printf 'SLOT=%s\nPORT=%s\nNODES=%s\nGPUS=%s\n' "$SLOT" $(( 13000 + 50 * SLOT )) "$NODES" "$GPUS" >"$D/lab.env"
   image pause /bin/sleep 2147483647
   image base /bin/sh
-  image train /bin/sh --add "$HERE/training/train.py=training/train.py" --add "$HERE/training/ray_head.py=training/ray_head.py" --add "$HERE/check_gpus.py=training/check_gpus.py"
+  local t=training; image train /bin/sh --add "$HERE/$t/train.py=$t/train.py" --add "$HERE/$t/flight_recorder.py=$t/flight_recorder.py" \
+    --add "$HERE/$t/ray_head.py=$t/ray_head.py" --add "$HERE/check_gpus.py=$t/check_gpus.py"
 }
 image() { # NAME OPTION...: lab/NAME:1, which every node imports when it boots
   local n=$1; shift; python3 "$HERE/make_image.py" "lab/$n:1" "$LAB_ROOT/_images/$n.tar" "$@"

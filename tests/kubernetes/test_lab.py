@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet.faults.sources.flight_recorder import read_dump
 from tests.kubernetes.conftest import Opener
 from tests.kubernetes.lab import LAB, Cluster, call, cluster, clusters, interfaces, leftovers, rank_pids
 from tests.slurm.lab import short_folder
@@ -78,6 +79,28 @@ async def test_a_job_of_two_ranks_trains_on_two_real_nodes_and_its_logs_come_thr
     said = await training.kubectl("logs", "-l", LABEL, "--tail=-1")
     assert "starting at step 0" in said
     assert "step 1/" in said
+
+
+async def test_the_training_image_has_all_that_a_rank_needs_to_dump_what_it_waits_for(gamma: Cluster) -> None:
+    """Of its own: no folder of programs is mounted into the pod."""
+    job = gamma.training_job(JOB)
+    dumps = gamma.work / "dumps"
+    pod = job["spec"]["template"]["spec"]
+    pod["volumes"] = [v for v in pod["volumes"] if v["name"] != "training"]
+    (rank,) = pod["containers"]
+    rank["image"] = "lab/train:1"
+    rank["volumeMounts"] = [m for m in rank["volumeMounts"] if m["name"] != "training"]
+    rank["args"] += ["--dumps", str(dumps), "--dump-after", "0.5", "--hang-from-step", "3", "--fault-rank", "1"]
+    await gamma.apply(job)
+    waits = dumps / "nccl_trace_rank_0"
+
+    async def waited_for() -> list[int | None]:
+        return [r.collective_seq for r in read_dump(waits.read_bytes()).open_records()] if waits.exists() else []
+
+    await until(waited_for, lambda numbers: numbers == [3])
+    await gamma.kubectl("delete", "job", JOB, "--wait")
+    await until(lambda: gamma.ranks_alive(JOB), lambda alive: alive == 0)
+    shutil.rmtree(gamma.checkpoints(JOB))
 
 
 # -- nodes
