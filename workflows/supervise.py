@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError, FailureError, is_cancelled_e
 
 with workflow.unsafe.imports_passed_through():
     from fleet.decision import Action, Decision
-    from fleet.faults.evidence import Evidence, Verdict
+    from fleet.faults.evidence import Evidence, FaultClass, Verdict
     from fleet.ladder import PREEMPTED
     from fleet.ledger import Rung
     from fleet.model import NativeJob, Phase
@@ -366,7 +366,7 @@ class SuperviseJob(Moving):
         """A user fault is never moved. A job that still runs runs on; one that ended is over, with its cause."""
         self.tell(f"not moved: {why}")
         if self.native is not None and self.native.phase.ended:
-            self.result = f"user fault, not restarted: {verdict.title}"
+            self.result = f"user fault, not restarted: {verdict.title if verdict.fault is FaultClass.USER else why}"
         elif self.waits_held():
             self.leave_as(await self.describe_left_state())
 

@@ -4,6 +4,10 @@ from fleet.faults.evidence import FaultClass
 from fleet.model import Phase
 from tests.runbooks_kubernetes.stage import Stage
 
+CONTAINED = (
+    "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 94, pid=1234, name=python3, Contained: SM (0x1). RST: No, D-RST: No\n"
+)
+
 
 async def test_an_exception_of_the_program_is_told_to_its_owner_and_not_moved(stage: Stage) -> None:
     native_id = await stage.apply("train", "--checkpoint-every", "0")
@@ -31,3 +35,21 @@ async def test_a_rank_that_dies_for_no_known_reason_is_started_again_on_its_node
     assert (await stage.backend.progress(native_id, 1)).resumed_from == 60
     jobs = {j["metadata"]["name"] for j in (await stage.lab.get("jobs"))["items"]}
     assert {"train", "train-g1"} <= jobs
+
+
+async def test_a_transient_fault_restarts_on_the_same_nodes_and_leaves_the_node_in_service(stage: Stage) -> None:
+    native_id = await stage.apply("train")
+    await stage.trains("train", 1)
+    await stage.held_and_saved(native_id)
+    before = await stage.backend.job(native_id)
+    hit = before.nodes[1]
+    boot = (await stage.backend.node(hit)).boot
+    assert (await stage.cli("evidence", f"gamma/{hit}", "-", stdin=CONTAINED)).code == 0
+    view = await stage.trains("train", 2)
+    after = await stage.backend.job(native_id)
+    assert (sorted(after.nodes), after.restarts, after.excluded) == (sorted(before.nodes), 1, ())
+    assert view.verdict is not None
+    assert (view.verdict.fault, view.verdict.rule) == (FaultClass.TRANSIENT, "xid:94")
+    node = await stage.backend.node(hit)
+    assert (node.drained, node.op, node.boot) == (False, None, boot)
+    assert not [name for name in await stage.runbooks() if name.startswith("node/")]
