@@ -367,6 +367,7 @@ class HealRequest(Value):
     verdict: Verdict | None = None
     job: str | None = None
     fence: bool = False
+    suspect: bool = False
     by: str = ""
 
 

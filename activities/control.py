@@ -276,6 +276,7 @@ async def start_heal(client: Client, arg: api.HealRequest) -> None:
         evidence=arg.evidence,
         verdict=arg.verdict,
         fence_for=arg.job if arg.fence else None,
+        suspect=arg.suspect,
         by=arg.by,
     )
     await client.start_workflow(

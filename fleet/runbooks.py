@@ -246,6 +246,8 @@ class HealRequestNote(Value):
     evidence: tuple[Evidence, ...] = ()
     verdict: Verdict | None = None
     fence_for: str | None = None
+    suspect: bool = False
+    """A job was moved away from it without a proven fault of the node: it is checked, not rebooted."""
     by: str = ""
 
 

@@ -29,6 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from workflows.base import Abandoned, Book, StepFailed
 
 
+STALL_LEAST = 60.0
+"""Seconds without a step that are no stall whatever the policy says: it is not even read."""
 LOOK_EVERY = timedelta(seconds=60)
 """How often a job is looked at without a signal: the net under a lost watch."""
 LOOK_BRIEFLY = timedelta(seconds=60)
@@ -253,7 +255,7 @@ class Attempts(Book):
         if last is None or last.running_at is None:
             return False
         quiet = self.now() - max(self.progress.seen_at or 0.0, last.running_at)
-        return quiet > (await self.policy(self.inp.cluster)).stall_after if quiet > 60 else False
+        return quiet > STALL_LEAST and quiet > (await self.policy(self.inp.cluster)).stall_after
 
     def stall_evidence(self) -> tuple[Evidence, ...]:
         """Our own observation, as evidence."""
@@ -323,6 +325,8 @@ class Attempts(Book):
                 search_attributes=self._child_attributes(verdict),
             )
             result: RecoveryResult = await self.child
+            if verdict.fault is FaultClass.UNKNOWN and kind is Runbook.FAILOVER and result.old_ended_at is not None:
+                await self._ask_heal(verdict, suspect=True)
             return result
         except ChildWorkflowError as error:
             if is_cancelled_exception(error) and workflow.cancellation_reason() is not None:
@@ -339,13 +343,22 @@ class Attempts(Book):
         self.facts["Left as"] = state
         return RecoveryResult(ended=how, text=f"{name} was ended ({how}); {state}", native=self.native)
 
-    async def _ask_heal(self, verdict: Verdict) -> None:
-        node = verdict.culprit.node or ""
+    async def _ask_heal(self, verdict: Verdict, *, suspect: bool = False) -> None:
+        """A sick node is repaired; one that is only suspected is checked, once the job has left it."""
+        node = verdict.culprit.node
+        if not node:
+            return
         try:
             await self.act(
                 api.REQUEST_HEAL,
-                api.HealRequest(cluster=self.inp.cluster, node=node, verdict=verdict, by=workflow.info().workflow_id),
-                summary=f"ask for a repair of {node}",
+                api.HealRequest(
+                    cluster=self.inp.cluster,
+                    node=node,
+                    verdict=verdict,
+                    suspect=suspect,
+                    by=workflow.info().workflow_id,
+                ),
+                summary=f"ask for a {'check' if suspect else 'repair'} of {node}",
             )
         except (StepFailed, ActivityError) as failed:
             self.tell(f"the repair of {node} could not be requested: {failed}")

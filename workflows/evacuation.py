@@ -42,6 +42,7 @@ class Evacuation(Occupants):
         self.evidence: tuple[Evidence, ...] = ()
         self.verdict: Verdict | None = None
         self.wants_fence: dict[str, bool] = {}
+        self.suspect = False
         self.left: set[str] = set()
         self.receipt: NodeReceipt | None = None
         self.boot_before = ""
@@ -66,14 +67,20 @@ class Evacuation(Occupants):
         self.evidence = (*self.evidence, *(e for e in note.evidence if e.key not in known))
         if note.verdict and (self.verdict is None or self.verdict.fault is not FaultClass.HARDWARE):
             self.verdict = note.verdict
+        self.suspect = self.suspect or note.suspect
         if note.fence_for and note.fence_for not in self.wants_fence:
             self.wants_fence[note.fence_for] = False
             self.story = (*self.story, f"{note.fence_for} waits for a fence")
 
     @property
     def has_cause(self) -> bool:
-        """A fault that is worth a repair, or a job that waits for a fence."""
-        return bool(self.wants_fence) or (self.verdict is not None and self.verdict.fault is FaultClass.HARDWARE)
+        """A fault that is worth a repair, a suspicion worth a check, or a job that waits for a fence."""
+        return bool(self.wants_fence) or self.suspect or self.is_faulty
+
+    @property
+    def is_faulty(self) -> bool:
+        """Its own hardware is the cause."""
+        return self.verdict is not None and self.verdict.fault is FaultClass.HARDWARE
 
     def evidence_lines(self) -> tuple[str, ...]:
         """What was seen on the node."""
@@ -81,7 +88,7 @@ class Evacuation(Occupants):
 
     def why(self) -> str:
         """One line for reasons and questions."""
-        if self.verdict and self.verdict.fault is FaultClass.HARDWARE:
+        if self.verdict and (self.suspect or self.is_faulty):
             return self.verdict.title or self.verdict.rule
         waiting = ", ".join(self.wants_fence)
         return f"fence for {waiting}" if waiting else "no verdict yet"

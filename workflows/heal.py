@@ -217,6 +217,8 @@ class HealNode(Evacuation):
     async def repair(self) -> None:
         """The rung of the verdict. Requested is not done: proof is a newer boot."""
         rung = self.verdict.first_rung if self.verdict else "reboot"
+        if self.suspect and not self.is_faulty:
+            rung = "none"
         if rung == "person":
             await self.hand_over("its verdict says that a person must repair this")
         if self.result or (rung == "none" and not self.powered_off):
@@ -371,7 +373,7 @@ class HealNode(Evacuation):
         allowed = await self.allowed(
             policy.mode("return"),
             title=f"Return {self.inp.node} to work",
-            why="It was rebooted and passed its check.",
+            why=f"It was {'rebooted' if self.receipt else 'looked at'} and passed its check.",
             steps=return_steps(),
             cluster=self.inp.cluster,
         )
@@ -380,7 +382,8 @@ class HealNode(Evacuation):
             return
         await self.release()
         self.returned = self.reached = True
-        self.result = "repaired, checked and back at work"
+        suspected = self.suspect and not self.receipt and not self.is_faulty
+        self.result = f"{'' if suspected else 'repaired, '}checked and back at work"
 
     async def release(self) -> None:
         """Takes our mark away, and looks once more whether it stayed away."""

@@ -25,6 +25,7 @@ def main() -> None:
             sleep(min(left, 0.1))
 
     time.sleep = paced
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))  # as Python does for a program
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -32,6 +32,7 @@ SHORT_WAITS = (
     (workflows.evacuation, "HOLDER_WAITS", (0.5, 1.0)),
     (workflows.base, "ASK_BRIEFLY", timedelta(seconds=4)),
     (workflows.attempts, "LOOK_EVERY", timedelta(seconds=10)),
+    (workflows.attempts, "STALL_LEAST", 5.0),
     (workflows.attempts, "LOOK_BRIEFLY", timedelta(seconds=3)),
     (workers.worker, "GRACE", timedelta(seconds=0.1)),
 )

@@ -278,12 +278,15 @@ async def test_evidence_about_a_node_that_the_job_has_left_moves_it_no_more(stag
     await stage.stays(lambda: len(stage.attempts(native_id)) == 2, "two attempts")
 
 
-async def test_a_hang_whose_dumps_name_a_node_restarts_in_place_once_then_elsewhere_without_it(stage: Stage) -> None:
+async def test_a_hang_whose_dumps_name_a_node_restarts_in_place_once_then_elsewhere_and_has_it_checked(
+    stage: Stage,
+) -> None:
     stage.write_policy(limits={"budget_resets_per_day": "0"})
     dumps = stage.folder / "dumps"
     dumps.mkdir()
     native_id = await stage.supervise(spec=stage.spec(tokens=f"gpu-runbooks.io/dumps={dumps}"))
     nodes = await stage.nodes_of()
+    booted = stage.faults.boot(nodes[1])
     for attempt in (1, 2):
         written = (await stage.native(native_id)).started_at or 0.0
         for rank in (0, 1, 2):  # of four, two a node: the last rank of the second node left none
@@ -309,6 +312,9 @@ async def test_a_hang_whose_dumps_name_a_node_restarts_in_place_once_then_elsewh
     assert (second.rung, second.nodes) == (Rung.IN_PLACE, nodes)
     assert third.rung is Rung.IN_CLUSTER
     assert nodes[1] not in third.nodes
+    assert await stage.result(f"node/alpha/{nodes[1]}") == "checked and back at work"
+    after = await stage.node(nodes[1])
+    assert (after.boot, after.drained, after.op) == (booted, False, None)
 
 
 async def test_a_spent_budget_ends_in_a_question_whose_safe_default_leaves_the_job(stage: Stage) -> None:
