@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleet.faults.evidence import Culprit, FaultClass, Verdict
 from fleet.lease import (
     CLOCK_RATE,
+    NOTICED_LATE,
+    STEPS_MISSED,
     ClusterLoss,
     LeaseKey,
     LeaseLapse,
@@ -17,12 +20,13 @@ from fleet.lease import (
     Seat,
     SeatSeen,
     SeatState,
+    hung_before,
     lease_receipt,
     objections,
     open_for,
 )
 from fleet.ledger import Attempt, Rung
-from fleet.model import ReceiptGrade
+from fleet.model import Progress, ReceiptGrade
 
 LOST_AT = 10_000.0
 TERMS = LeaseTerms(term=600, grace=30)
@@ -127,3 +131,36 @@ def test_ranks_are_killed_before_the_lease_counts_as_lapsed_whatever_the_clocks_
 @given(term=st.floats(1, 86400))
 def test_a_term_has_room_for_several_renewals(term: float) -> None:
     assert LeaseTerms(term=term).every * 5 < term
+
+
+RUNNING = ATTEMPT.model_copy(update={"running_at": LOST_AT - 5000})
+TRAINED = Progress(first_step=1, step=41, first_step_at=LOST_AT - 4000, seen_at=LOST_AT)
+"""A step each 100 s."""
+
+
+def blamed(node: str | None) -> Verdict:
+    return Verdict(fault=FaultClass.HARDWARE, culprit=Culprit(node=node), rule="hang:missing_rank")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "hung"),
+    [
+        (RUNNING.model_copy(update={"progress": TRAINED}), ()),
+        (RUNNING.model_copy(update={"progress": TRAINED, "verdict": blamed("n2")}), ("n2",)),
+        (RUNNING.model_copy(update={"progress": TRAINED, "verdict": blamed(None)}), ("n1", "n2")),
+        (RUNNING, ("n1", "n2")),
+        (ATTEMPT.model_copy(update={"running_at": LOST_AT - 60}), ()),
+    ],
+    ids=["trains", "a verdict blames a node", "a verdict blames no node", "never a step", "has just begun"],
+)
+def test_what_may_have_hung_before_the_loss_is_told_by_a_verdict_or_by_steps_that_stayed_away(
+    attempt: Attempt, hung: tuple[str, ...]
+) -> None:
+    assert hung_before(attempt, LOST_AT) == hung
+
+
+def test_steps_that_stopped_long_before_the_loss_make_every_node_hung_and_slow_ones_do_not() -> None:
+    late = NOTICED_LATE + STEPS_MISSED * 100
+    stopped = RUNNING.model_copy(update={"progress": TRAINED})
+    assert hung_before(stopped, LOST_AT + late) == ()
+    assert hung_before(stopped, LOST_AT + late + 1) == ("n1", "n2")
