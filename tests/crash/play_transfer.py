@@ -1,6 +1,7 @@
 """One move to another cluster on the embedded fleet, with one fault on the way, and what is left afterwards."""
 
 import asyncio
+import contextlib
 import getpass
 import re
 from pathlib import Path
@@ -8,13 +9,16 @@ from pathlib import Path
 from activities.backends.sim import SimBackend, SimSettings, create_world
 from activities.backends.sim.faults import Faults
 from activities.backends.sim.world import set_time_scale
+from clients.questions import make_answer
 from fleet.decision import Action
 from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, job_workflow_id
 from fleet.model import Phase, Value
 from fleet.orders import JobSpec
+from fleet.people import Choice, Question
 from fleet.runbooks import Order, Runbook, SuperviseInput, Update
-from tests.crash.boundary import Case
-from tests.crash.crew import Crew, crew
+from tests.crash.around import mend, own_storage
+from tests.crash.boundary import SURROUNDINGS, Case, Fault
+from tests.crash.crew import FREEZE, Crew, crew
 from tests.crash.nursery import Nursery
 from tests.crash.play import ONCE, SHAPE
 from workers.fleets import ALL_AUTO
@@ -50,6 +54,8 @@ class Played(Value):
     failed_tasks: tuple[str, ...]
     servers: int
     workers: int
+    asked: str = ""
+    """Title and reason of the question that a fault of the storage led to; empty where it led to none."""
 
 
 def spec(folder: Path) -> JobSpec:
@@ -83,18 +89,46 @@ async def play_transfer(folder: Path, case: Case, nursery: Nursery) -> Played:
     (folder / "fleet.yaml").write_text("\n".join(rows) + "\n" + ALL_AUTO)
     backends = {c: SimBackend(c, SimSettings(path=world)) for c in CLUSTERS}
     faults = {c: Faults(world, c) for c in CLUSTERS}
+    job = spec(folder)
     try:
-        async with crew(folder, case, nursery) as made:
-            await _order(made, backends["alpha"], spec(folder))
+        async with contextlib.AsyncExitStack() as around:
+            around.enter_context(own_storage(folder, case.fault))
+            made = await around.enter_async_context(crew(folder, case, nursery))
+            await _order(made, backends["alpha"], job)
+            asked = await _mended(made, folder, case.fault) if case.fault in SURROUNDINGS else ""
             await made.until(lambda: made.is_over(MOVE), "the end of the move")
             await made.recovery_is_over()
             await asyncio.to_thread(set_time_scale, world, 200.0)
             await made.until(lambda: made.is_over(job_workflow_id(JOB)), "the end of the job")
-            return await _look(made, backends, faults, folder)
+            return (await _look(made, backends, faults, folder)).model_copy(update={"asked": asked})
     finally:
         for one in faults.values():
             one.close()
         await asyncio.gather(*(backend.close() for backend in backends.values()))
+
+
+async def _mended(made: Crew, folder: Path, fault: Fault | None) -> str:
+    """Ends the fault when the move has asked a person about it, or has waited or ended without; then says `retry`."""
+    assert fault is not None
+    await made.until(lambda: asyncio.to_thread(made.hit), "the boundary")
+    question = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FREEZE):
+            question = await made.until(lambda: _question(made), "a question")
+    mend(folder, fault)
+    if question is None:
+        return ""
+    answer = make_answer(question, Choice.RETRY, "grace", "mended")
+    await made.client.get_workflow_handle(question.id).execute_update(Update.ANSWER, answer)
+    return f"{question.plan.title}: {question.why}"
+
+
+async def _question(made: Crew) -> Question | None:
+    """What the move waits for a person to answer."""
+    view = await made.view(MOVE)
+    found = re.search(r"an answer to `([^`]+)`", view.waits_for) if view is not None else None
+    asking = await made.view(found[1]) if found is not None else None
+    return asking.question if asking is not None else None
 
 
 async def _order(made: Crew, alpha: SimBackend, job: JobSpec) -> None:
