@@ -63,8 +63,8 @@ def spec(folder: Path) -> JobSpec:
     root = folder / "east" / "train"
     root.mkdir(parents=True)
     (folder / "west").mkdir()
-    words = ("supervise", "transfer", f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={STEPS}")
-    words += ("generation-check=yes", f"checkpoint={root}")
+    words = ["supervise", "transfer", f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={STEPS}"]
+    words += ["generation-check=yes", f"checkpoint={root}"]
     return JobSpec(
         job=JOB,
         name="train",
@@ -95,32 +95,54 @@ async def play_transfer(folder: Path, case: Case, nursery: Nursery) -> Played:
             around.enter_context(own_storage(folder, case.fault))
             made = await around.enter_async_context(crew(folder, case, nursery))
             await _order(made, backends["alpha"], job)
-            asked = await _mended(made, folder, case.fault) if case.fault in SURROUNDINGS else ""
-            await made.until(lambda: made.is_over(MOVE), "the end of the move")
+            person = Person(made)
+            if case.fault is not None and case.fault in SURROUNDINGS:
+                await _mended(made, folder, case.fault, person)
+            await made.until(person.sees_the_end, "the end of the move")
             await made.recovery_is_over()
             await asyncio.to_thread(set_time_scale, world, 200.0)
             await made.until(lambda: made.is_over(job_workflow_id(JOB)), "the end of the job")
-            return (await _look(made, backends, faults, folder)).model_copy(update={"asked": asked})
+            return (await _look(made, backends, faults, folder)).model_copy(update={"asked": person.asked})
     finally:
         for one in faults.values():
             one.close()
         await asyncio.gather(*(backend.close() for backend in backends.values()))
 
 
-async def _mended(made: Crew, folder: Path, fault: Fault | None) -> str:
-    """Ends the fault when the move has asked a person about it, or has waited or ended without; then says `retry`."""
-    assert fault is not None
+class Person:
+    """Whoever is asked by the move: says `retry` to every question of it, each once."""
+
+    def __init__(self, made: Crew) -> None:
+        self.made = made
+        self.asked = ""
+        """Title and reason of the first question."""
+        self._answered: set[str] = set()
+
+    async def answers(self, question: Question) -> None:
+        if question.id not in self._answered:
+            self._answered.add(question.id)
+            self.asked = self.asked or f"{question.plan.title}: {question.why}"
+            said = make_answer(question, Choice.RETRY, "grace", "mended")
+            await self.made.client.get_workflow_handle(question.id).execute_update(Update.ANSWER, said)
+
+    async def sees_the_end(self) -> bool:
+        """Whether the move is over."""
+        question = await _question(self.made)
+        if question is not None:
+            await self.answers(question)
+        return await self.made.is_over(MOVE)
+
+
+async def _mended(made: Crew, folder: Path, fault: Fault, person: Person) -> None:
+    """Ends the fault once the move has asked a person about it, or has waited or gone on without."""
     await made.until(lambda: asyncio.to_thread(made.hit), "the boundary")
     question = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FREEZE):
             question = await made.until(lambda: _question(made), "a question")
     mend(folder, fault)
-    if question is None:
-        return ""
-    answer = make_answer(question, Choice.RETRY, "grace", "mended")
-    await made.client.get_workflow_handle(question.id).execute_update(Update.ANSWER, answer)
-    return f"{question.plan.title}: {question.why}"
+    if question is not None:
+        await person.answers(question)
 
 
 async def _question(made: Crew) -> Question | None:
