@@ -31,8 +31,9 @@ lint: setup ## Format, lint, types, import contracts
 	$(RUN) mypy
 	$(RUN) lint-imports
 
-test-matrix: setup slurm-packages ## Every step boundary times every fault on real Slurm (long)
+test-matrix: setup slurm-packages ## Every step boundary times every fault, on real Slurm and of a move on the embedded fleet (long)
 	$(RUN) pytest -m matrix -vv tests/crash_slurm
+	$(RUN) pytest -m matrix -vv tests/crash/test_transfer_on_sim.py
 
 test-kinds: setup kubernetes-lab ## Job kinds of Kubernetes on all their real controllers; builds what is missing (about 2 minutes each)
 	@$(BUILD) jobset kueue training-operator trainer kuberay >/dev/null

@@ -64,6 +64,8 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
         self.headline = f"{inp.job}: to another cluster"
         self.tried[inp.cluster] = "the job leaves it"
         self.storages = Storages()
+        self.source: Storage | None = None
+        """Where the newest checkpoint was found: in the cluster that the job leaves, else what was replicated."""
         self.found: FoundCheckpoint | None = None
         self.owner = ""
         """To whom the copied files are given: the user that the new attempt runs as."""
@@ -194,19 +196,22 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
     @property
     def shared(self) -> bool:
         """Both clusters see the same storage."""
-        source, target = self.storages.source, self.storages.target
+        source, target = self.source, self.storages.target
         return source is not None and target is not None and source.site == target.site
 
     async def newest(self) -> FoundCheckpoints:
         """What the source holds; where its own worker does not answer, what lies at the target already. Raises
-        StepFailed where neither answers."""
+        StepFailed where neither tells of one."""
         total = self.inp.native.tokens.total_steps
+        self.source = self.storages.source
         try:
-            return await self.find_checkpoints(self.storages.source, total)
+            return await self.find_checkpoints(self.source, total)
         except StepFailed as failed:
             self.tell(f"the storage of {self.inp.cluster} does not answer ({failed})"[:300])
-        found = await self.find_checkpoints(self.storages.target, total)
-        self.storages = self.storages.model_copy(update={"source": self.storages.target})
+            found = await self.find_checkpoints(self.storages.target, total)
+            if found.newest is None:
+                raise
+        self.source = self.storages.target
         self.tell(f"going on from what was replicated to {self.cluster}")
         return found
 
@@ -343,11 +348,11 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
         return why
 
     async def _bring_copy(self, parts: Parts, target: Storage) -> str:
-        assert self.storages.source is not None  # noqa: S101 - the target was chosen with it
+        assert self.source is not None  # noqa: S101 - the target was chosen with it
         assert self.found is not None  # noqa: S101 - so was the checkpoint
         if self.shared:
             return ""
-        order = copy_order(self.cluster, self.storages.source, target, parts, owner=self.owner)
+        order = copy_order(self.cluster, self.source, target, parts, owner=self.owner)
         self.at("copy", waits=f"{size_text(self.found.size)} to {target.site}", then="submit")
         return await self.carry(order, target.site, f"step {self.found.step}")
 

@@ -48,6 +48,12 @@ class Fault(StrEnum):
     """SIGSTOP beside a second worker; it goes on 8 s later, when others have done its step."""
     WORKER_SLEPT = "worker slept"
     """The same, but it goes on only when the recovery is over: the latest clone of a step there can be."""
+    TARGET_FULL = "target full"
+    """Not a byte more fits on the storage that a move brings its checkpoint to, until a person has made room."""
+    SOURCE_GONE = "source gone"
+    """The storage that it comes from is not there, until a person has brought it back."""
+    TARGET_FROZEN = "target frozen"
+    """The controller of the cluster that a move goes to takes requests and answers none, for a while."""
     ANSWER_LOST = "answer lost"
     """The next write to the cluster happens and its answer does not come back."""
 
@@ -62,6 +68,8 @@ class Boundary(Value):
         return f"{self.side} {self.step}"
 
 
+SURROUNDINGS = {Fault.TARGET_FULL, Fault.SOURCE_GONE, Fault.TARGET_FROZEN}
+"""Of neither worker nor server."""
 FREEZES = {Fault.WORKER_FROZEN, Fault.WORKER_SLEPT}
 
 BOUNDARIES = tuple(Boundary(step=step, side=side) for step in STEPS for side in ("before", "after"))
@@ -99,11 +107,19 @@ EVERY_CASE = (
 class CrashPoint:
     """Lets the case's fault happen, once in all workers of the case: the first to come makes the marker file."""
 
-    def __init__(self, case: Case, marker: Path, server_pid: Callable[[], int], lose_answer: Callable[[], None]):
+    def __init__(
+        self,
+        case: Case,
+        marker: Path,
+        server_pid: Callable[[], int],
+        lose_answer: Callable[[], None],
+        befall: Callable[[Fault], None],
+    ):
         self.case = case
         self.marker = marker
         self.server_pid = server_pid
         self.lose_answer = lose_answer
+        self.befall = befall
         self.met = False
 
     def went_on(self) -> None:
@@ -130,6 +146,8 @@ class CrashPoint:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case Fault.ANSWER_LOST:
                 self.lose_answer()
+            case Fault.TARGET_FULL | Fault.SOURCE_GONE | Fault.TARGET_FROZEN as fault:
+                self.befall(fault)
 
 
 class KillAt(Interceptor):

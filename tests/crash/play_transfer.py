@@ -1,6 +1,7 @@
 """One move to another cluster on the embedded fleet, with one fault on the way, and what is left afterwards."""
 
 import asyncio
+import contextlib
 import getpass
 import re
 from pathlib import Path
@@ -8,13 +9,16 @@ from pathlib import Path
 from activities.backends.sim import SimBackend, SimSettings, create_world
 from activities.backends.sim.faults import Faults
 from activities.backends.sim.world import set_time_scale
+from clients.questions import make_answer
 from fleet.decision import Action
 from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, job_workflow_id
 from fleet.model import Phase, Value
 from fleet.orders import JobSpec
+from fleet.people import Choice, Question
 from fleet.runbooks import Order, Runbook, SuperviseInput, Update
-from tests.crash.boundary import Case
-from tests.crash.crew import Crew, crew
+from tests.crash.around import mend, own_storage
+from tests.crash.boundary import SURROUNDINGS, Case, Fault
+from tests.crash.crew import FREEZE, Crew, crew
 from tests.crash.nursery import Nursery
 from tests.crash.play import ONCE, SHAPE
 from workers.fleets import ALL_AUTO
@@ -50,6 +54,8 @@ class Played(Value):
     failed_tasks: tuple[str, ...]
     servers: int
     workers: int
+    asked: str = ""
+    """Title and reason of the question that a fault of the storage led to; empty where it led to none."""
 
 
 def spec(folder: Path) -> JobSpec:
@@ -57,8 +63,8 @@ def spec(folder: Path) -> JobSpec:
     root = folder / "east" / "train"
     root.mkdir(parents=True)
     (folder / "west").mkdir()
-    words = ("supervise", "transfer", f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={STEPS}")
-    words += ("generation-check=yes", f"checkpoint={root}")
+    words = ["supervise", "transfer", f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={STEPS}"]
+    words += ["generation-check=yes", f"checkpoint={root}"]
     return JobSpec(
         job=JOB,
         name="train",
@@ -83,18 +89,68 @@ async def play_transfer(folder: Path, case: Case, nursery: Nursery) -> Played:
     (folder / "fleet.yaml").write_text("\n".join(rows) + "\n" + ALL_AUTO)
     backends = {c: SimBackend(c, SimSettings(path=world)) for c in CLUSTERS}
     faults = {c: Faults(world, c) for c in CLUSTERS}
+    job = spec(folder)
     try:
-        async with crew(folder, case, nursery) as made:
-            await _order(made, backends["alpha"], spec(folder))
-            await made.until(lambda: made.is_over(MOVE), "the end of the move")
+        async with contextlib.AsyncExitStack() as around:
+            around.enter_context(own_storage(folder, case.fault))
+            made = await around.enter_async_context(crew(folder, case, nursery))
+            await _order(made, backends["alpha"], job)
+            person = Person(made)
+            if case.fault is not None and case.fault in SURROUNDINGS:
+                await _mended(made, folder, case.fault, person)
+            await made.until(person.sees_the_end, "the end of the move")
             await made.recovery_is_over()
             await asyncio.to_thread(set_time_scale, world, 200.0)
             await made.until(lambda: made.is_over(job_workflow_id(JOB)), "the end of the job")
-            return await _look(made, backends, faults, folder)
+            return (await _look(made, backends, faults, folder)).model_copy(update={"asked": person.asked})
     finally:
         for one in faults.values():
             one.close()
         await asyncio.gather(*(backend.close() for backend in backends.values()))
+
+
+class Person:
+    """Whoever is asked by the move: says `retry` to every question of it, each once."""
+
+    def __init__(self, made: Crew) -> None:
+        self.made = made
+        self.asked = ""
+        """Title and reason of the first question."""
+        self._answered: set[str] = set()
+
+    async def answers(self, question: Question) -> None:
+        if question.id not in self._answered:
+            self._answered.add(question.id)
+            self.asked = self.asked or f"{question.plan.title}: {question.why}"
+            said = make_answer(question, Choice.RETRY, "grace", "mended")
+            await self.made.client.get_workflow_handle(question.id).execute_update(Update.ANSWER, said)
+
+    async def sees_the_end(self) -> bool:
+        """Whether the move is over."""
+        question = await _question(self.made)
+        if question is not None:
+            await self.answers(question)
+        return await self.made.is_over(MOVE)
+
+
+async def _mended(made: Crew, folder: Path, fault: Fault, person: Person) -> None:
+    """Ends the fault once the move has asked a person about it, or has waited or gone on without."""
+    await made.until(lambda: asyncio.to_thread(made.hit), "the boundary")
+    question = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FREEZE):
+            question = await made.until(lambda: _question(made), "a question")
+    mend(folder, fault)
+    if question is not None:
+        await person.answers(question)
+
+
+async def _question(made: Crew) -> Question | None:
+    """What the move waits for a person to answer."""
+    view = await made.view(MOVE)
+    found = re.search(r"an answer to `([^`]+)`", view.waits_for) if view is not None else None
+    asking = await made.view(found[1]) if found is not None else None
+    return asking.question if asking is not None else None
 
 
 async def _order(made: Crew, alpha: SimBackend, job: JobSpec) -> None:

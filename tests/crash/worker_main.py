@@ -3,6 +3,7 @@
 Its folder holds `fleet.yaml`, the server's state and `case.json`. It ends by a signal only.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from clients.embedded import read_state
 from fleet.policy import Policy
 from fleet.policy_file import parse_policy
 from fleet.runbooks import Runbook
+from tests.crash.around import befall
 from tests.crash.boundary import WRITES, Case, CrashPoint, KillAt
 from workers.dev import clusters_of
 from workers.logs import LogContext
@@ -76,7 +78,7 @@ def crash_point(folder: Path, fleet: Path) -> CrashPoint:
             (folder / LOSE).touch()
 
     case = Case.model_validate_json((folder / "case.json").read_text())
-    return CrashPoint(case, folder / MARKER, server_pid, lose_answer)
+    return CrashPoint(case, folder / MARKER, server_pid, lose_answer, functools.partial(befall, folder))
 
 
 def _around(write: Any, point: CrashPoint, name: str) -> Any:
