@@ -20,7 +20,6 @@ from fleet.identity import RUNBOOKS_QUEUE, guard_workflow_id, job_workflow_id, n
 from fleet.ladder import next_step
 from fleet.lemons import WINDOW
 from fleet.placement import Placement, place
-from fleet.policy import Strangers
 from fleet.runbooks import (
     Evacuated,
     EvidenceBatch,
@@ -106,7 +105,7 @@ class ControlActivities(Owner):
             wave_from=limits.wave_from if policy.owner_of(arg.cluster) == arg.cluster else NO_WAVE,
             signers=policy.signers,
             has_power=_has_power(policy.clusters.get(arg.cluster)),
-            evict_others=getattr(policy.clusters.get(arg.cluster), "strangers", None) is Strangers.EVICT,
+            evict_others=policy.evicts_others(arg.cluster),
             policy_hash=policy.digest,
         )
 

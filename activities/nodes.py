@@ -101,8 +101,10 @@ class NodeActivities(Owner):
 
     @implements(api.EVACUATE_NODE)
     async def evacuate(self, arg: api.Evacuate) -> EvacuationState:
-        """Asks what is not a supervised job to leave, and says who stays and why."""
-        return await self.runtime.backend(arg.cluster).evacuate(arg.node, arg.order)
+        """Asks what is not a supervised job to leave, and says who stays and why. Whether other people's work is,
+        the policy says now: a drain may take hours."""
+        order = arg.order.model_copy(update={"others": self.runtime.policy().evicts_others(arg.cluster)})
+        return await self.runtime.backend(arg.cluster).evacuate(arg.node, order)
 
     @implements(api.RELEASE_NODE)
     async def release(self, arg: api.OnNode) -> NodeFacts:

@@ -422,6 +422,10 @@ class Policy(Strict):
         """Name of the cluster's site; None where the file names none."""
         return self.cluster(cluster).site
 
+    def evicts_others(self, cluster: str) -> bool:
+        """Whether a sick node of the cluster is cleared of other people's work, too."""
+        return getattr(self.clusters.get(cluster), "strangers", None) is Strangers.EVICT
+
     def owner_of(self, cluster: str) -> str:
         """The cluster that a node of `cluster` is isolated and repaired in."""
         settings = self.clusters.get(cluster)

@@ -3,6 +3,7 @@ bare number has no unit."""
 
 import math
 import re
+from datetime import UTC, datetime
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """Seconds in one of each unit."""
@@ -39,6 +40,11 @@ def duration_text(seconds: float) -> str:
         if count and not rest:
             return f"{count:.0f}{unit}"
     return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+
+
+def clock_text(at: float) -> str:
+    """A time of day, `at` in epoch seconds: 03:14 UTC."""
+    return f"{datetime.fromtimestamp(at, UTC):%H:%M} UTC"
 
 
 def parse_percent(value: object) -> float:

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from fleet.people import Choice
     from fleet.plans import power_off_steps
     from fleet.runbooks import HealInput, HealRequestNote, Runbook, Signal
+    from fleet.units import clock_text
     from workflows import attributes
     from workflows.base import StepFailed
     from workflows.occupants import Occupants, lost_with_power, names_of
@@ -25,6 +26,8 @@ LEASE_ASK_AFTER = 900.0
 HOLDER_WAITS = (2.0, 5.0, 10.0, 30.0)
 """Seconds between two looks at who is still on the node; a signal shortens them."""
 
+SHOWN = 5
+"""Of those that are still on a node, as many are told with their reasons on its page."""
 SOON = 0.1
 """Seconds after the drain's deadline at which it is looked at."""
 SILENT_AFTER = 30.0
@@ -218,20 +221,23 @@ class Evacuation(Occupants):
         while not self.result:
             facts = await self.facts_now()
             holders = await self._holders()
-            rest = await self.clear(evict=may is True, others=policy.evict_others)
+            rest = await self.clear(evict=may is True)
             if facts.responding and not holders and not facts.jobs and not rest.occupants:
                 self.tell("nobody holds it any more")
+                self.facts["Still there"] = ""
                 return
             if self._is_lost(facts) and await self._fence_if_all_asked(holders, rest):
                 return
             if facts.responding and self.stuck(holders, rest):
                 await self.power_off()
                 return
-            if may is None and (names := self._movable(holders, rest, policy)):
-                may = await self._may_evacuate(policy, names)
+            if may is None and (movable := self._movable(holders, rest, policy)):
+                may = await self._may_evacuate(policy, movable)
             if may:
                 await self._tell_jobs(holders, told)
-            self.at("evacuate", waits=names_of(holders, rest.occupants) or "its own daemon", then="reboot")
+            names = names_of(holders, rest.occupants) or "its own daemon"
+            self.facts["Still there"] = "; ".join(map(str, rest.occupants[:SHOWN]))
+            self.at("evacuate", waits=f"{names}; a person is asked at {clock_text(deadline)}", then="reboot")
             if self.now() > deadline:
                 await self.ask_about_rest(facts, holders, rest, has_power=policy.has_power)
                 policy = await self.policy(self.inp.cluster)

@@ -32,9 +32,9 @@ class Occupants(Book):
         """One line for questions: why the node is to be empty."""
         return ""
 
-    async def clear(self, *, evict: bool, others: bool = False, fenced: bool = False) -> EvacuationState:
+    async def clear(self, *, evict: bool, fenced: bool = False) -> EvacuationState:
         """One pass: what may be asked to leave is asked; the answer is who is still there."""
-        order = EvacuationOrder(op=self.op, evict=evict, others=others, forced=self.forced, fenced=fenced)
+        order = EvacuationOrder(op=self.op, evict=evict, forced=self.forced, fenced=fenced)
         seen = await self.must(
             api.EVACUATE_NODE,
             api.Evacuate(cluster=self.inp.cluster, node=self.inp.node, order=order),

@@ -117,7 +117,7 @@ class Recovery(Fencing):
         if self.over_here:
             return f"the job is {self.native.phase} ({self.native.reason or 'no reason'})"
         if self.running_here:
-            return f"attempt {self.inp.generation} was started; it runs on, held against the scheduler's own requeue"
+            return f"attempt {self.inp.generation} was started, and is held against the scheduler's own requeue"
         if self.stopped_at is not None:
             return (
                 f"the job stays held in the queue of {self.inp.cluster} (native id {self.native.native_id}); "

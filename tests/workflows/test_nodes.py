@@ -150,6 +150,8 @@ async def test_other_peoples_work_is_waited_for_and_never_stopped(wide_stage: St
     assert "not ours to stop" in waited.why
     stage.write_policy(limits=WIDE)
     await stage.answer(waited, Choice.RETRY)
+    page = await stage.at_step(f"node/alpha/{nodes[0]}", "evacuate")
+    assert "a person is asked at" in page.waits_for
     await stage.answer(taken, Choice.TAKE_OVER)
     assert "taken over by grace" in await stage.result(f"node/alpha/{nodes[1]}")
     assert (await stage.native(ids[1])).phase is Phase.RUNNING
