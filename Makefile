@@ -8,7 +8,7 @@ RUN := $(UV) run --quiet
 BUILD := $(RUN) python deploy/lab/k8s/build.py
 CAN_BUILD = [ "$$(id -u)" = 0 ] && command -v containerd >/dev/null
 
-.PHONY: help demo test check lint test-matrix test-kinds bench setup format clean slurm-packages postgresql-packages \
+.PHONY: help demo test check lint test-matrix test-kinds fuzz bench setup format clean slurm-packages postgresql-packages \
 	kubernetes-lab kubernetes-queues
 
 help: ## Show this list
@@ -38,6 +38,9 @@ test-matrix: setup slurm-packages ## Every step boundary times every fault, on r
 test-kinds: setup kubernetes-lab ## Job kinds of Kubernetes on all their real controllers; builds what is missing (about 2 minutes each)
 	@$(BUILD) jobset kueue training-operator trainer kuberay >/dev/null
 	$(RUN) pytest -m kinds tests/kubernetes tests/runbooks_kubernetes
+
+fuzz: setup ## A longer look for inputs that our readers of bytes cannot stand (half an hour)
+	GPU_RUNBOOKS_FUZZ=100 $(RUN) pytest tests/fuzz
 
 bench: setup ## Every figure that we claim, beside its alternative
 	$(RUN) python -m bench recovery

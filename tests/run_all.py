@@ -29,7 +29,7 @@ GROUPS = {
     "workers": ("tests/workers",),
     "contract": ("tests/contract", "-m", "not kubernetes"),
     "slurm": ("tests/slurm",),
-    "frame": ("tests/temporal", "tests/clients", "tests/bench", "tests/training"),
+    "frame": ("tests/temporal", "tests/clients", "tests/bench", "tests/training", "tests/fuzz"),
     "copying": ("tests/copying",),
     "fast": ("tests/fleet", "tests/faults", "tests/checkpoints", "tests/agents", "tests/activities", "tests/sim"),
 }
