@@ -83,6 +83,12 @@ class Case(Value):
     fault: Fault | None = None
     runbook: Runbook = Runbook.FAILOVER
     """Whose steps are meant."""
+    everywhere: bool = False
+    """The fault happens at each boundary of a move and of its placement, once at each."""
+
+    def means(self, workflow_type: str | None) -> bool:
+        """Whether the fault may happen in such a runbook."""
+        return workflow_type in ({Runbook.TRANSFER, Runbook.PLACE} if self.everywhere else {self.runbook})
 
     def __str__(self) -> str:
         return f"{self.fault} {self.boundary}" if self.fault else "undisturbed"
@@ -129,10 +135,12 @@ class CrashPoint:
 
     def __call__(self, step: str, side: str) -> None:
         boundary = self.case.boundary
-        if boundary is None or (boundary.step, boundary.side) != (step, side):
+        here = boundary is not None and (boundary.step, boundary.side) == (step, side)
+        if not here and not (self.case.everywhere and side in {"before", "after"}):
             return
+        marker = self.marker.with_name(f"{self.marker.name} {side} {step}") if self.case.everywhere else self.marker
         try:
-            with self.marker.open("x") as file:
+            with marker.open("x") as file:
                 file.write(str(os.getpid()))
         except FileExistsError:
             return
@@ -171,7 +179,7 @@ class _Steps(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002 - the SDK's name
         info = activity.info()
-        if info.workflow_type != self.point.case.runbook:
+        if not self.point.case.means(info.workflow_type):
             return await super().execute_activity(input)
         self.point(info.activity_type, "before")
         try:
@@ -185,7 +193,7 @@ class _Steps(ActivityInboundInterceptor):
 class _Runbook(WorkflowInboundInterceptor):
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:  # noqa: A002 - the SDK's name
         point: Any = workflow.extern_functions()[CALL]
-        if workflow.info().workflow_type != point.case.runbook:
+        if not point.case.means(workflow.info().workflow_type):
             return await super().execute_workflow(input)
         _stand_at(point, "before")
         result = await super().execute_workflow(input)

@@ -35,7 +35,9 @@ def ended(request: pytest.FixtureRequest, temporal_binary_found: None, nursery: 
         missing("slurm", why)
     here = Path(__file__).parent
     selected = (getattr(item, "callspec", None) for item in request.session.items if item.path.parent == here)
-    cases = dict.fromkeys([Case(), *(found.params["case"] for found in selected if found is not None)])
+    cases = dict.fromkeys(
+        [Case(), *(found.params["case"] for found in selected if found is not None and "case" in found.params)]
+    )
     playing: dict[Case, Future[Played]] = {case: Future() for case in cases}
     work: Work = queue.SimpleQueue()
     for number, (case, future) in enumerate(playing.items()):

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -120,12 +120,17 @@ async def test_a_crashed_node_takes_its_rank_along_and_comes_back_as_another_boo
     await until(lambda: phase_of(training, pod), lambda phase: phase in {"Failed", "gone"})
 
 
+async def stopped_of(ranks: Sequence[int]) -> list[bool]:
+    """Whether each rank's process is stopped, sorted."""
+    return sorted(state_of(pid) == "T" for pid in ranks)
+
+
 async def test_a_frozen_node_goes_on_where_it_was_with_the_same_boot(training: Cluster) -> None:
     node = training.node(2)
     before = await training.boot_id(node)
     ranks = rank_pids(training.checkpoints(JOB))
     await training.lab("node-freeze", node)
-    assert sorted(state_of(pid) == "T" for pid in ranks) == [False, True]
+    await until(lambda: stopped_of(ranks), lambda stopped: stopped == [False, True])  # a busy machine takes a moment
     await until(lambda: training.ready(node), lambda ready: ready == "Unknown")
     assert await training.ranks_alive(JOB) == 2
     stood = await newest_step(training)  # the other rank waits for the frozen one

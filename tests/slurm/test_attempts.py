@@ -8,7 +8,7 @@ import pytest
 from activities.backends.slurm.attempts import SAME_SECOND, Attempts
 from activities.backends.slurm.commands import Commands, Finished
 from activities.backends.slurm.jobs import JobOrders
-from activities.backends.slurm.marks import JobMarks
+from activities.backends.slurm.marks import JobMarks, read_marks
 from activities.backends.slurm.settings import SlurmSettings
 from activities.backends.slurm.view import ClusterView
 from fleet.errors import AmbiguousError, RefusedError
@@ -44,11 +44,16 @@ class Obedient(Commands):
         for word in args[2:]:
             key, _, value = word.partition("=")
             changes |= {
-                "ExcNodeList": {"excluded": tuple(value.split(","))},
+                "ExcNodeList": {"excluded": tuple(filter(None, value.split(",")))},
                 "Priority": {"priority": int(value) if value.isdigit() else 0},
                 "StartTime": {"eligible_at": 2.0},
             }.get(key, {})
-        self.reads.jobs = (old.model_copy(update={"job": old.job.model_copy(update=changes)}),)
+        told = next((word.partition("=")[2] for word in args[2:] if word.startswith("AdminComment=")), None)
+        marks = old.marks if told is None else read_marks(told)
+        job = old.job.model_copy(update=changes)
+        own = tuple(node for node in job.excluded if node not in marks.excluded)
+        job = job.model_copy(update={"own_excluded": own})
+        self.reads.jobs = (old.model_copy(update={"job": job, "marks": marks}),)
         return self.answer
 
 
@@ -66,7 +71,9 @@ async def test_exclusion_comes_before_release_and_the_start_time_last() -> None:
     commands, attempts = bench()
     await attempts.start(StartOrder(native_id="7", restarts=1, exclude=("a1",)))
     verbs = [text for _, text in commands.ran]
-    assert verbs == ["update JobId=7 ExcNodeList=a1", "release 7", "update JobId=7 StartTime=now"]
+    words = "gpu-runbooks:since=1 gpu-runbooks:held gpu-runbooks:excluded=a1"
+    excluding = f"update JobId=7 ExcNodeList=a1 AdminComment={words}"
+    assert verbs == [excluding, "release 7", "update JobId=7 StartTime=now"]
 
 
 async def test_nothing_is_released_in_the_second_in_which_the_old_attempt_ended() -> None:

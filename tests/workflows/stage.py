@@ -79,7 +79,7 @@ LIMITS = {
     "question_expiry": "1h",
 }
 WIDE = {"nodes_out": "40", "nodes_out_percent": '"100%"'}
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds in which a condition must come true; far more than it takes on an idle machine."""
 HISTORIES = Path(__file__).with_name("histories")
 RECORDING = "GPU_RUNBOOKS_RECORD"
