@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 
 from clients.connection import connect_to, find_target
 from clients.embedded import is_alive, read_state
+from fleet.errors import FleetError
 from fleet.runbooks import VIEW, View
 from tests.conftest import FAST_VALUES
 from tests.crash.boundary import FREEZES, Case, Fault
@@ -64,7 +65,8 @@ class Crew:
         while True:
             info = read_state(self.folder)
             if info is None or not is_alive(info):
-                await self._start_server()
+                with contextlib.suppress(FleetError):  # it may be killed again before it answers
+                    await self._start_server()
             self.workers = [pid if lives(pid) else self._start_worker() for pid in self.workers]
             await asyncio.sleep(0.05)
 

@@ -1,5 +1,5 @@
-"""A job leaves one real Slurm cluster for another, and at each boundary of the move something dies, once at each: one
-job trains on, from the one newest checkpoint."""
+"""A job leaves one real Slurm cluster for another, and at each boundary of the move the Temporal server dies, once
+at each: one job trains on, from the one newest checkpoint."""
 
 import asyncio
 import contextlib
@@ -30,8 +30,8 @@ from workers.fleets import ALL_AUTO
 JOB = "train"
 MOVE = f"{job_workflow_id(JOB)}/transfer/2"
 STEPS = 400
-LONG = 900.0
-"""Seconds for a move of some forty deaths, each found out by a heartbeat that does not come."""
+LONG = 600.0
+"""Seconds for a move with some forty deaths in it; half a minute is usual."""
 MET = (
     "the runbook",
     "stop_job",
@@ -54,17 +54,16 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize(
-    "fault", [Fault.SERVER_KILLED, pytest.param(Fault.WORKER_KILLED, marks=pytest.mark.matrix)], ids=str
-)
-async def test_a_move_that_is_disturbed_at_each_boundary_leaves_one_job_and_one_newest_checkpoint(
-    fault: Fault, folder: Path, temporal_binary_found: None, nursery: Nursery
+async def test_a_move_whose_server_dies_at_each_boundary_leaves_one_job_and_one_newest_checkpoint(
+    folder: Path, temporal_binary_found: None, nursery: Nursery
 ) -> None:
     if (why := why_not()) is not None:
         missing("slurm", why)
     async with cluster("alpha", nodes=2) as alpha, cluster("beta", nodes=2) as beta:
         write_fleet(folder, (alpha, beta))
-        async with crew(folder, Case(fault=fault, runbook=Runbook.TRANSFER, everywhere=True), nursery) as made:
+        async with crew(
+            folder, Case(fault=Fault.SERVER_KILLED, runbook=Runbook.TRANSFER, everywhere=True), nursery
+        ) as made:
             native_id = await begin(made, alpha)
             counting = asyncio.create_task(most_at_once(alpha, beta))
             await made.until(lambda: made.is_over(MOVE), "the end of the move", LONG)
@@ -75,6 +74,7 @@ async def test_a_move_that_is_disturbed_at_each_boundary_leaves_one_job_and_one_
             view = await made.until(lambda: made.view(job_workflow_id(JOB)), "the job's view")
         met = boundaries_met(folder)
         assert met >= BOUNDARIES, BOUNDARIES - met
+        assert made.started["server"] > len(BOUNDARIES) / 2, "two deaths may be so near that one start serves both"
         assert view.ledger is not None
         assert [(a.cluster, a.restarts) for a in view.ledger.attempts] == [("alpha", 0), ("beta", 0)]
         assert (await alpha.backend.job(native_id)).phase is Phase.CANCELLED
@@ -90,7 +90,7 @@ async def test_a_move_that_is_disturbed_at_each_boundary_leaves_one_job_and_one_
 
 
 def boundaries_met(folder: Path) -> set[str]:
-    """Where something died."""
+    """Where the server died."""
     return {path.name.removeprefix(f"{MARKER} ") for path in folder.glob(f"{MARKER} *")}
 
 

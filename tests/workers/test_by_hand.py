@@ -61,6 +61,9 @@ async def is_running(made: Cluster, native_id: str, restarts: int = 0) -> None:
 async def test_a_running_job_is_given_back_undisturbed(alpha: Cluster) -> None:
     native_id = await alpha.person_submit(alpha.training_spec("a"))
     await is_running(alpha, native_id)
+    async with asyncio.timeout(60):
+        while await alpha.ranks_alive(native_id) < 2:  # noqa: ASYNC110 - RUNNING is said before the ranks have begun
+            await asyncio.sleep(0.1)
     await alpha.slurm("scontrol", "update", f"JobId={native_id}", "AdminComment=site's own words")
     held = (await alpha.backend.adopt(native_id)).job
     assert (held.adopted, held.held) == (True, True)
