@@ -101,8 +101,8 @@ class NodeActivities(Owner):
 
     @implements(api.EVACUATE_NODE)
     async def evacuate(self, arg: api.Evacuate) -> EvacuationState:
-        """Asks what is not a supervised job to leave, and says who stays and why. Whether other people's work is,
-        the policy says now: a drain may take hours."""
+        """Asks what is not a supervised job to leave, and says who stays and why. Whether that goes for other
+        people's work, too, is what the policy says now: a drain may take hours."""
         order = arg.order.model_copy(update={"others": self.runtime.policy().evicts_others(arg.cluster)})
         return await self.runtime.backend(arg.cluster).evacuate(arg.node, order)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from fleet.ledger import Attempt
-from fleet.model import FenceReceipt, Name, NodeReceipt, ReceiptGrade, Value
+from fleet.model import FenceReceipt, Name, NodeReceipt, Progress, ReceiptGrade, Value
 
 MARGIN = 30.0
 """Seconds from the KILL until a rank is gone: the kernel gives back its memory and GPU contexts first."""
@@ -139,12 +139,16 @@ def hung_before(attempt: Attempt, lost_at: float) -> tuple[str, ...]:
     if attempt.verdict is not None:
         blamed = attempt.verdict.culprit.node
         return (blamed,) if blamed in attempt.nodes else attempt.nodes
-    seen = attempt.progress
-    pace = 0.0
-    if None not in (seen.step, seen.first_step, seen.seen_at, seen.first_step_at) and seen.step > seen.first_step:  # type: ignore[operator]
-        pace = (seen.seen_at - seen.first_step_at) / (seen.step - seen.first_step)  # type: ignore[operator]
-    quiet = lost_at - max(seen.seen_at or 0.0, attempt.running_at or attempt.ordered_at)
-    return attempt.nodes if quiet > NOTICED_LATE + STEPS_MISSED * pace else ()
+    quiet = lost_at - max(attempt.progress.seen_at or 0.0, attempt.running_at or attempt.ordered_at)
+    return attempt.nodes if quiet > NOTICED_LATE + STEPS_MISSED * _pace(attempt.progress) else ()
+
+
+def _pace(seen: Progress) -> float:
+    """Seconds that one of its steps takes; 0 where fewer than two were seen."""
+    if seen.step is None or seen.first_step is None or seen.seen_at is None or seen.first_step_at is None:
+        return 0.0
+    steps = seen.step - seen.first_step
+    return (seen.seen_at - seen.first_step_at) / steps if steps > 0 else 0.0
 
 
 class LeaseVerdict(Value):

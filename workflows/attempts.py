@@ -345,7 +345,7 @@ class Attempts(Book):
 
     async def _ask_heal(self, verdict: Verdict, *, suspect: bool = False) -> None:
         """A sick node is repaired; one that is only suspected is checked, once the job has left it."""
-        node = verdict.culprit.node
+        node, what = verdict.culprit.node, "check" if suspect else "repair"
         if not node:
             return
         try:
@@ -358,10 +358,10 @@ class Attempts(Book):
                     suspect=suspect,
                     by=workflow.info().workflow_id,
                 ),
-                summary=f"ask for a {'check' if suspect else 'repair'} of {node}",
+                summary=f"ask for a {what} of {node}",
             )
         except (StepFailed, ActivityError) as failed:
-            self.tell(f"the repair of {node} could not be requested: {failed}")
+            self.tell(f"the {what} of {node} could not be requested: {failed}")
 
     def _child_attributes(self, verdict: Verdict) -> TypedSearchAttributes:
         return TypedSearchAttributes(

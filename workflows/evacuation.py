@@ -1,5 +1,6 @@
 """What `HealNode` does around other people's work: the lease, the evacuation, the fence and its receipts."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from temporalio import workflow
@@ -84,6 +85,11 @@ class Evacuation(Occupants):
     def is_faulty(self) -> bool:
         """Its own hardware is the cause."""
         return self.verdict is not None and self.verdict.fault is FaultClass.HARDWARE
+
+    @property
+    def is_only_suspect(self) -> bool:
+        """Nothing is known against it: it is checked, and not rebooted."""
+        return self.suspect and not self.is_faulty
 
     def evidence_lines(self) -> tuple[str, ...]:
         """What was seen on the node."""
@@ -182,20 +188,10 @@ class Evacuation(Occupants):
                 if outcome.choice is Choice.ABORT:
                     self.result = f"not isolated: {answer.why}"
                     return
-            await self._while_needed(waits.pop(0) if len(waits) > 1 else waits[0])
+            wait = waits.pop(0) if len(waits) > 1 else waits[0]
+            await self._pause(wait, lambda: not self.has_cause, "ask for the lease again")
             if await self.needs_nothing():
                 return
-
-    async def _while_needed(self, seconds: float) -> None:
-        """A while, or until nothing is to be done here any more."""
-        try:
-            await workflow.wait_condition(
-                lambda: not self.has_cause,
-                timeout=timedelta(seconds=seconds),
-                timeout_summary="ask for the lease again",
-            )
-        except TimeoutError:
-            return
 
     async def give_lease_back(self) -> None:
         """Only once the node is back, or this runbook ends; a dead holder's lease is freed by the guard."""
@@ -244,7 +240,7 @@ class Evacuation(Occupants):
                 deadline, waits = self.now() + policy.drain_deadline, list(HOLDER_WAITS)
                 continue
             pause = max(rest.again_in, waits.pop(0) if len(waits) > 1 else waits[0])
-            await self._pause(min(pause, max(deadline - self.now(), 0.0) + SOON))
+            await self._until_told(min(pause, max(deadline - self.now(), 0.0) + SOON))
 
     def _is_lost(self, facts: NodeFacts) -> bool:
         """The scheduler gave it up, or it has been silent for a while; a controller's restart looks silent too."""
@@ -254,17 +250,19 @@ class Evacuation(Occupants):
         self.silent_since = self.silent_since or self.now()
         return facts.state is NodeState.DOWN or self.now() - self.silent_since > SILENT_AFTER
 
-    async def _pause(self, seconds: float) -> None:
-        """A while, or until a job says something."""
-        before = (len(self.wants_fence), len(self.left))
+    async def _pause(self, seconds: float, until: Callable[[], bool], then: str) -> None:
+        """A while, or until that holds."""
         try:
-            await workflow.wait_condition(
-                lambda: (len(self.wants_fence), len(self.left)) != before,
-                timeout=timedelta(seconds=seconds),
-                timeout_summary="then look at the node again",
-            )
+            await workflow.wait_condition(until, timeout=timedelta(seconds=seconds), timeout_summary=then)
         except TimeoutError:
             return
+
+    async def _until_told(self, seconds: float) -> None:
+        """A while, or until a job says something."""
+        before = (len(self.wants_fence), len(self.left))
+        await self._pause(
+            seconds, lambda: (len(self.wants_fence), len(self.left)) != before, "then look at the node again"
+        )
 
     async def _holders(self) -> tuple[api.JobOn, ...]:
         found = await self.must(

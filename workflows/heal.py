@@ -217,7 +217,7 @@ class HealNode(Evacuation):
     async def repair(self) -> None:
         """The rung of the verdict. Requested is not done: proof is a newer boot."""
         rung = self.verdict.first_rung if self.verdict else "reboot"
-        if self.suspect and not self.is_faulty:
+        if self.is_only_suspect:
             rung = "none"
         if rung == "person":
             await self.hand_over("its verdict says that a person must repair this")
@@ -382,8 +382,8 @@ class HealNode(Evacuation):
             return
         await self.release()
         self.returned = self.reached = True
-        suspected = self.suspect and not self.receipt and not self.is_faulty
-        self.result = f"{'' if suspected else 'repaired, '}checked and back at work"
+        repaired = self.receipt or not self.is_only_suspect
+        self.result = f"{'repaired, ' if repaired else ''}checked and back at work"
 
     async def release(self) -> None:
         """Takes our mark away, and looks once more whether it stayed away."""

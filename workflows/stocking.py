@@ -83,16 +83,16 @@ class Stocking(Choosing, Carrying):
     # -- what there is
 
     async def find_checkpoint(
-        self, path: str, total_steps: int | None, clusters: tuple[str, ...], streams: int, home: str = ""
+        self,
+        path: str,
+        total_steps: int | None,
+        clusters: tuple[str, ...],
+        streams: int,
+        homes: tuple[str, ...] = (),
     ) -> Thing:
-        """The job's newest one; `path` is its root on `home`, else on the first cluster whose storage has it."""
-        storages = await self._located(
-            site_api.LocateAsk(
-                path=path,
-                clusters=tuple(dict.fromkeys((*clusters, *filter(None, (home,))))),
-                first=tuple(filter(None, (home,))),
-            )
-        )
+        """The job's newest one; `path` is its root on `homes`, else on the first cluster whose storage has it."""
+        asked = tuple(dict.fromkeys((*clusters, *homes)))
+        storages = await self._located(site_api.LocateAsk(path=path, clusters=asked, first=homes))
         found = await asyncio.gather(*(self._checkpoints_at(at, total_steps) for at in each_site(storages)))
         held = {site: self.counted(one) for site, one in found}
         weighed = weigh("checkpoint", clusters, storages, held, streams)

@@ -180,7 +180,7 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
         )
         if streams and open_to:
             total = self.inp.native.tokens.total_steps
-            self.checkpoint = await self.find_checkpoint(self.root(), total, open_to, streams, self.inp.cluster)
+            self.checkpoint = await self.find_checkpoint(self.root(), total, open_to, streams, (self.inp.cluster,))
             self.facts["Checkpoint"] = self.checkpoint.weighed.text or "none found"
 
     @staticmethod

@@ -325,11 +325,12 @@ class Copying:
         if not g.source.place.remote and not g.target.place.remote:
             await self._moved([*words, "--local-hashes", "xxh128"], files, meter)
             return
-        small = [file for file in files if file.size <= ONE_PIECE] if await self._need_no_hash(files) else []
+        limit = ONE_PIECE if await self._need_no_hash(files) else -1
+        small, others = [f for f in files if f.size <= limit], [f for f in files if f.size > limit]
         if small:
             await self._moved([*words, "--local-hashes", "none", "--s3-upload-cutoff", f"{ONE_PIECE}B"], small, meter)
-        if len(small) < len(files):
-            await self._moved(words, [file for file in files if file not in small], meter)
+        if others:
+            await self._moved(words, others, meter)
 
     async def _moved(self, words: Sequence[str], files: Sequence[ManifestFile], meter: Meter) -> None:
         start = meter.done

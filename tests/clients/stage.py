@@ -20,6 +20,10 @@ from workers.fleets import write_sim_fleet
 
 SCRIPT = "#!/bin/sh\n#SIM nodes=2 gpus=8 steps=4000 step_time=0.1 checkpoint_every=10 save_time=0.1 load_time=0.1\n"
 XID_79 = "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 79, pid=1234, GPU has fallen off the bus.\n"
+CONTAINED = (
+    "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 94, pid=1234, name=python3, Contained: SM (0x1). RST: No, D-RST: No\n"
+)
+"""A transient fault: the job may run again where it was."""
 START_LIMIT = 120.0
 """Seconds; 2 s is usual, a machine that is full takes its time."""
 RUNBOOK = (sys.executable, "-c", "from workers.main import main; main()")

@@ -79,11 +79,11 @@ async def test_the_next_attempt_runs_elsewhere_and_resumes_from_the_checkpoint(r
     seen = await rig.backend.progress(job.native_id, 1)
     assert newest is not None
     assert seen.resumed_from == newest
+    assert seen.first_step == newest + 1
     await stopped(rig, job.native_id, 1)
     third = await restarted(rig, job.native_id, 2, exclude=(again.nodes[0],))
     assert third.excluded == (again.nodes[0],), "what an earlier order ruled out is taken back"
     assert again.nodes[0] not in third.nodes
-    assert seen.first_step == newest + 1
 
 
 async def test_the_next_attempt_does_not_wait_for_the_schedulers_own_delay(rig: Rig) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import activities.copying.work
 from activities.copying.folder import FolderStore
 from activities.copying.rclone import Rclone
 from activities.copying.state import Ground, Rules
@@ -479,3 +480,15 @@ async def test_only_a_store_whose_listing_tells_the_right_hash_spares_rclone_its
         other = Ground(order_of(source, root), Rules(), rclone)
         assert await other.listed_hash() == "", "a hash of bytes that are not known proves nothing"
     assert found == {bucket.root: "md5", ssh.root: "", str(target): ""}
+
+
+async def test_files_that_are_too_large_for_one_piece_go_beside_the_others(
+    source: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = checkpoint(source)
+    sizes = sorted(map(len, files.values()))
+    assert sizes[0] < sizes[-1]
+    monkeypatch.setattr(activities.copying.work, "ONE_PIECE", sizes[0])
+    steps = Steps(order_of(source, bucket.root), bucket.rclone)
+    await steps.all()
+    assert tree(bucket.folder) == {**files, TRACKER: b"100\n"}

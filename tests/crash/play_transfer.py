@@ -6,6 +6,7 @@ import getpass
 import re
 from pathlib import Path
 
+from activities.backends.port import ClusterBackend
 from activities.backends.sim import SimBackend, SimSettings, create_world
 from activities.backends.sim.faults import Faults
 from activities.backends.sim.world import set_time_scale
@@ -94,7 +95,7 @@ async def play_transfer(folder: Path, case: Case, nursery: Nursery) -> Played:
         async with contextlib.AsyncExitStack() as around:
             around.enter_context(own_storage(folder, case.fault))
             made = await around.enter_async_context(crew(folder, case, nursery))
-            await _order(made, backends["alpha"], job)
+            await order_move(made, backends["alpha"], job)
             person = Person(made)
             if case.fault is not None and case.fault in SURROUNDINGS:
                 await _mended(made, folder, case.fault, person)
@@ -153,25 +154,28 @@ async def _question(made: Crew) -> Question | None:
     return asking.question if asking is not None else None
 
 
-async def _order(made: Crew, alpha: SimBackend, job: JobSpec) -> None:
-    """Submits, waits for a checkpoint of the supervised job, orders the move."""
+async def order_move(made: Crew, alpha: ClusterBackend, job: JobSpec) -> str:
+    """Submits to alpha, waits for a checkpoint of the supervised job, orders the move; the job's native id."""
     handle = await made.client.start_workflow(
         Runbook.SUPERVISE,
-        SuperviseInput(job=JOB, cluster="alpha", spec=job, by="ada"),
-        id=job_workflow_id(JOB),
+        SuperviseInput(job=job.job, cluster="alpha", spec=job, by="ada"),
+        id=job_workflow_id(job.job),
         task_queue=RUNBOOKS_QUEUE,
     )
 
-    async def ready() -> bool:
-        native = await alpha.job("1")
-        if native.phase is not Phase.RUNNING or not native.held:
-            return False
-        view = await made.view(job_workflow_id(JOB))
-        return (await alpha.progress("1", 0)).saved is not None and view is not None and view.step == "watching"
+    async def ready() -> str | None:
+        view = await made.view(job_workflow_id(job.job))
+        last = view.ledger.last if view is not None and view.ledger is not None else None
+        if view is None or last is None or view.step != "watching":
+            return None
+        native = await alpha.job(last.native_id)
+        saved = (await alpha.progress(last.native_id, 0)).saved
+        return last.native_id if native.phase is Phase.RUNNING and native.held and saved is not None else None
 
-    await made.until(ready, "a first attempt with a checkpoint")
+    native_id = await made.until(ready, "a first attempt with a checkpoint")
     order = Order(want=Action.FAILOVER_ACROSS_CLUSTERS, by="ada", reason="rack works")
     await handle.execute_update(Update.ORDER, order)
+    return native_id
 
 
 def _complete(root: Path, generation: str) -> list[int]:

@@ -11,20 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from fleet.decision import Action
-from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, job_workflow_id
+from fleet.identity import TOKEN_PREFIX, job_workflow_id
 from fleet.model import Phase
 from fleet.orders import JobSpec
-from fleet.runbooks import Order, Runbook, SuperviseInput, Update
+from fleet.runbooks import Runbook
 from tests.crash.boundary import Case, Fault
-from tests.crash.crew import Crew, crew
+from tests.crash.crew import crew
 from tests.crash.nursery import Nursery
+from tests.crash.play_transfer import order_move
 from tests.crash.worker_main import MARKER
 from tests.crash_slurm.paced_train import HURRY
 from tests.crash_slurm.play import EVERY, PACED
 from tests.require import missing
+from tests.runbooks_slurm.stage import cluster_rows
 from tests.runbooks_slurm.training import complete_of, resumed
-from tests.slurm.lab import CHECK, LAB, TRAIN, Cluster, cluster, rank_pids, why_not
+from tests.slurm.lab import TRAIN, Cluster, cluster, rank_pids, why_not
 from workers.fleets import ALL_AUTO
 
 JOB = "train"
@@ -34,6 +35,8 @@ LONG = 600.0
 """Seconds for a move with some forty deaths in it; half a minute is usual."""
 MET = (
     "the runbook",
+    "choose_cluster",
+    "check_target_cluster",
     "stop_job",
     "prove_stopped",
     "survey_copy",
@@ -41,9 +44,12 @@ MET = (
     "prove_copy",
     "publish_copy",
     "drop_copy",
+    "try_submit",
+    "submit_job",
+    "adopt_job",
+    "wait_step",
 )
-MET_LATER = ("choose_cluster", "check_target_cluster", "try_submit", "submit_job", "adopt_job", "wait_step")
-BOUNDARIES = {f"{side} {step}" for side in ("before", "after") for step in (*MET, *MET_LATER)}
+BOUNDARIES = {f"{side} {step}" for side in ("before", "after") for step in MET}
 """Those that must have been met, whatever else there was."""
 
 
@@ -64,8 +70,8 @@ async def test_a_move_whose_server_dies_at_each_boundary_leaves_one_job_and_one_
         async with crew(
             folder, Case(fault=Fault.SERVER_KILLED, runbook=Runbook.TRANSFER, everywhere=True), nursery
         ) as made:
-            native_id = await begin(made, alpha)
-            counting = asyncio.create_task(most_at_once(alpha, beta))
+            native_id = await order_move(made, alpha.backend, spec(alpha))
+            counting = asyncio.create_task(never_on_both(alpha, beta))
             await made.until(lambda: made.is_over(MOVE), "the end of the move", LONG)
             counting.cancel()
             (beta.work / "ckpt" / JOB / HURRY).touch()
@@ -99,7 +105,7 @@ def left_over(root: Path) -> list[str]:
     return [path.name for path in root.glob(".gpu-runbooks/*") if path.name != "receipts"]
 
 
-async def most_at_once(alpha: Cluster, beta: Cluster) -> None:
+async def never_on_both(alpha: Cluster, beta: Cluster) -> None:
     """Looks at the ranks' processes all the time. Raises AssertionError when both clusters have some."""
     while True:
         pids = [await asyncio.to_thread(rank_pids, "1", lab.settings.conf) for lab in (alpha, beta)]
@@ -114,13 +120,7 @@ def log_of(lab: Cluster) -> str:
 
 def write_fleet(folder: Path, labs: tuple[Cluster, ...]) -> None:
     """Each cluster with a site of its own."""
-    rows = ["version: 1", "clusters:"]
-    for lab in labs:
-        hook = f"[{LAB}, --root, {lab.root}, power-%s, {lab.name}, '{{node}}']"
-        rows += [f"  {lab.name}:", "    kind: slurm", f"    conf: {lab.settings.conf}", f"    site: at-{lab.name}"]
-        rows += [f"    check: [{sys.executable}, {CHECK}, --expect, '{{gpus}}']", "    power:"]
-        rows += [f"      '{word}': {hook % word}" for word in ("off", "on", "status")]
-        rows += [f"    checkpoint_roots: [{lab.work}]"]
+    rows = ["version: 1", "clusters:", *(row for lab in labs for row in cluster_rows(lab, site=True))]
     rows += ["sites:", *(f"  at-{lab.name}: {{mount: {lab.work}}}" for lab in labs)]
     (folder / "fleet.yaml").write_text("\n".join(rows) + "\n" + ALL_AUTO)
 
@@ -128,33 +128,12 @@ def write_fleet(folder: Path, labs: tuple[Cluster, ...]) -> None:
 def spec(alpha: Cluster) -> JobSpec:
     """A job that may move: its script says all its options, and takes its checkpoint root from where it is told."""
     root = alpha.work / "ckpt" / JOB
-    words = ("supervise", "transfer", f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={STEPS}")
-    words += ("generation-check=yes", f"checkpoint={root}")  # type: ignore[assignment]
+    words = ["supervise", "transfer", f"job={JOB}", "checkpoint-signal=USR1", f"total-steps={STEPS}"]
+    words += ["generation-check=yes", f"checkpoint={root}"]
     train = f"{sys.executable} {PACED} {TRAIN} --steps {STEPS} --step-time 0.4 --checkpoint-every {EVERY}"
-    lines = ("#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:8", f"#SBATCH --output={JOB}.out")
-    lines += ("#SBATCH --open-mode=append", "trap ':' USR1")  # type: ignore[assignment]
     told = f'--checkpoint-dir "${{GPU_RUNBOOKS_CHECKPOINT:-{root}}}"'
-    lines += (f"srun --kill-on-bad-exit=1 {train} {told}", "exit $?")  # type: ignore[assignment]
+    lines = ["#!/bin/bash", "#SBATCH --nodes=2 --ntasks-per-node=1 --gres=gpu:8", f"#SBATCH --output={JOB}.out"]
+    lines += ["#SBATCH --open-mode=append", "trap ':' USR1"]
+    lines += [f"srun --kill-on-bad-exit=1 {train} {told}", "exit $?"]
     comment = " ".join(TOKEN_PREFIX + word for word in words)
     return JobSpec(job=JOB, name=JOB, script="\n".join(lines) + "\n", workdir=str(alpha.work), comment=comment)
-
-
-async def begin(made: Crew, alpha: Cluster) -> str:
-    """Submits, waits for a checkpoint of the supervised job, orders the move; the job's native id."""
-    handle = await made.client.start_workflow(
-        Runbook.SUPERVISE,
-        SuperviseInput(job=JOB, cluster="alpha", spec=spec(alpha), by="ada"),
-        id=job_workflow_id(JOB),
-        task_queue=RUNBOOKS_QUEUE,
-    )
-
-    async def first() -> str | None:
-        view = await made.view(job_workflow_id(JOB))
-        last = view.ledger.last if view and view.ledger else None
-        saved = last and (await alpha.backend.progress(last.native_id, 0)).saved
-        return last.native_id if last and saved and view and view.step == "watching" else None
-
-    native_id = await made.until(first, "a first attempt with a checkpoint")
-    order = Order(want=Action.FAILOVER_ACROSS_CLUSTERS, by="ada", reason="rack works")
-    await handle.execute_update(Update.ORDER, order)
-    return native_id

@@ -13,6 +13,7 @@ from activities.runtime import Runtime
 from activities.store import AsyncHistoryStore
 from clients.connection import connect
 from fleet.identity import TOKEN_PREFIX
+from fleet.model import NativeJob
 from fleet.policy import Step
 from fleet.policy_file import parse_policy
 from tests.kubernetes.accounts import kubeconfig_of
@@ -129,6 +130,13 @@ class Stage(RealStage):
         kind.change(objects, change, {"name": RESTART.decode()[:-1], "valueFrom": source})
         await self.lab.apply(*objects)
         return f"{kind.kind.word}/default/{job}"
+
+    async def train(self) -> NativeJob:
+        """A job `train` that is supervised, held and has a checkpoint."""
+        native_id = await self.apply("train")
+        await self.trains("train", 1)
+        await self.held_and_saved(native_id)
+        return await self.backend.job(native_id)
 
     async def held_and_saved(self, native_id: str) -> None:
         """Waits until its runbook holds it and it has a checkpoint."""

@@ -14,10 +14,8 @@ FROZEN = 60.0
 async def test_an_apiserver_that_stands_still_for_a_minute_costs_no_healthy_node_and_makes_no_second_job(
     stage: Stage,
 ) -> None:
-    native_id = await stage.apply("train")
-    await stage.trains("train", 1)
-    await stage.held_and_saved(native_id)
-    first = await stage.backend.job(native_id)
+    first = await stage.train()
+    native_id = first.native_id
     sick = first.nodes[1]
     healthy = [node for node in map(stage.lab.node, (1, 2, 3)) if node != sick]
     boots = {node: await stage.lab.boot_id(node) for node in (*healthy, sick)}

@@ -6,10 +6,8 @@ from tests.runbooks_kubernetes.test_lost_gpu import looking
 
 
 async def test_a_kubelet_that_dies_under_a_writing_rank_is_fenced_before_the_next_attempt(stage: Stage) -> None:
-    native_id = await stage.apply("train")
-    await stage.trains("train", 1)
-    await stage.held_and_saved(native_id)
-    first = await stage.backend.job(native_id)
+    first = await stage.train()
+    native_id = first.native_id
     lost = first.nodes[1]
     async with looking(stage, "train") as seen:
         await stage.lab.lab("kubelet-kill", lost)

@@ -2,11 +2,8 @@
 
 from fleet.faults.evidence import FaultClass
 from fleet.model import Phase
+from tests.clients.stage import CONTAINED
 from tests.runbooks_kubernetes.stage import Stage
-
-CONTAINED = (
-    "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 94, pid=1234, name=python3, Contained: SM (0x1). RST: No, D-RST: No\n"
-)
 
 
 async def test_an_exception_of_the_program_is_told_to_its_owner_and_not_moved(stage: Stage) -> None:
@@ -38,10 +35,8 @@ async def test_a_rank_that_dies_for_no_known_reason_is_started_again_on_its_node
 
 
 async def test_a_transient_fault_restarts_on_the_same_nodes_and_leaves_the_node_in_service(stage: Stage) -> None:
-    native_id = await stage.apply("train")
-    await stage.trains("train", 1)
-    await stage.held_and_saved(native_id)
-    before = await stage.backend.job(native_id)
+    before = await stage.train()
+    native_id = before.native_id
     hit = before.nodes[1]
     boot = (await stage.backend.node(hit)).boot
     assert (await stage.cli("evidence", f"gamma/{hit}", "-", stdin=CONTAINED)).code == 0

@@ -4,15 +4,22 @@ job's owner reads. A user fault is not moved, whatever node it was seen on."""
 from fleet.faults.evidence import FaultClass
 from fleet.ledger import Rung
 from fleet.model import Phase
+from tests.clients.stage import CONTAINED
 from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
 
-CONTAINED = (
-    "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 94, pid=1234, name=python3, Contained: SM (0x1). RST: No, D-RST: No\n"
-)
 MMU_FAULT = (
     "[ 1234.5] NVRM: Xid (PCI:0000:ab:00): 31, pid=1234, name=python3, MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0\n"
 )
+
+
+async def reported(stage: Stage, line: str) -> tuple[str, tuple[str, ...], str]:
+    """A job trains, and a kernel line of its second node is handed in: its native id, its nodes, that node's boot."""
+    native_id = await stage.train()
+    nodes = await stage.nodes_of("train")
+    boot = (await stage.node(nodes[1])).boot
+    assert (await stage.cli("evidence", f"alpha/{nodes[1]}", "-", stdin=line)).code == 0
+    return native_id, nodes, boot
 
 
 async def judged(stage: Stage) -> FaultClass:
@@ -31,10 +38,7 @@ async def assert_untouched(stage: Stage, node: str, boot: str) -> None:
 
 @scenario()
 async def test_a_transient_fault_restarts_on_the_same_nodes_and_leaves_the_node_in_service(stage: Stage) -> None:
-    native_id = await stage.train()
-    nodes = await stage.nodes_of("train")
-    boot = (await stage.node(nodes[1])).boot
-    assert (await stage.cli("evidence", f"alpha/{nodes[1]}", "-", stdin=CONTAINED)).code == 0
+    native_id, nodes, boot = await reported(stage, CONTAINED)
     view = await stage.trains("train", 2)
     native = await stage.native(native_id)
     assert (native.phase, native.nodes, native.restarts, native.excluded) == (Phase.RUNNING, nodes, 1, ())
@@ -46,10 +50,7 @@ async def test_a_transient_fault_restarts_on_the_same_nodes_and_leaves_the_node_
 
 @scenario()
 async def test_a_user_fault_seen_on_a_node_moves_nothing_and_its_owner_reads_the_cause(stage: Stage) -> None:
-    native_id = await stage.train()
-    nodes = await stage.nodes_of("train")
-    boot = (await stage.node(nodes[1])).boot
-    assert (await stage.cli("evidence", f"alpha/{nodes[1]}", "-", stdin=MMU_FAULT)).code == 0
+    native_id, nodes, boot = await reported(stage, MMU_FAULT)
 
     async def refused() -> str:
         return next((line for line in (await stage.view("job/train")).story if "not moved: " in line), "")
