@@ -1,8 +1,9 @@
-"""Faults of what surrounds a move on the embedded fleet: its storages `east` and `west`, and the cluster `beta`."""
+"""Faults of what surrounds a move: its storages `east` and `west`, and the controller of the cluster `beta`."""
 
 import contextlib
 import errno
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.crash.boundary import Fault
 
 BALLAST = ".ballast"
 """Takes all the room of a full storage."""
+CONTROLLER = "controller.pid"
+"""File with the pid of beta's controller, where it is a process of its own: beta is a real cluster."""
 ROOM = "16m"
 """Of the target of a move that is to get full: many times its checkpoints."""
 
@@ -67,6 +70,9 @@ def _fill(storage: Path) -> None:
 
 
 def _controller(folder: Path, *, frozen: bool) -> None:
+    if (folder / CONTROLLER).exists():
+        os.kill(int((folder / CONTROLLER).read_text()), signal.SIGSTOP if frozen else signal.SIGCONT)
+        return
     beta = Faults(folder / "world.sqlite", "beta")
     try:
         (beta.controller_freeze if frozen else beta.controller_thaw)()

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -83,12 +83,12 @@ class Case(Value):
     fault: Fault | None = None
     runbook: Runbook = Runbook.FAILOVER
     """Whose steps are meant."""
-    everywhere: bool = False
-    """The fault happens at each boundary of a move and of its placement, once at each."""
+    faults: Mapping[str, Fault] = {}
+    """Of a move and its placement, as many as there are in one run: boundary -> what happens there, once."""
 
     def means(self, workflow_type: str | None) -> bool:
         """Whether the fault may happen in such a runbook."""
-        return workflow_type in ({Runbook.TRANSFER, Runbook.PLACE} if self.everywhere else {self.runbook})
+        return workflow_type in ({Runbook.TRANSFER, Runbook.PLACE} if self.faults else {self.runbook})
 
     def __str__(self) -> str:
         return f"{self.fault} {self.boundary}" if self.fault else "undisturbed"
@@ -134,18 +134,18 @@ class CrashPoint:
             self.marker.with_suffix(".over").touch()
 
     def __call__(self, step: str, side: str) -> None:
-        boundary = self.case.boundary
-        here = boundary is not None and (boundary.step, boundary.side) == (step, side)
-        if not here and not (self.case.everywhere and side in {"before", "after"}):
+        at = f"{side} {step}"
+        fault = self.case.fault if str(self.case.boundary) == at else self.case.faults.get(at)
+        if fault is None:
             return
-        marker = self.marker.with_name(f"{self.marker.name} {side} {step}") if self.case.everywhere else self.marker
+        marker = self.marker.with_name(f"{self.marker.name} {at}") if self.case.faults else self.marker
         try:
             with marker.open("x") as file:
                 file.write(str(os.getpid()))
         except FileExistsError:
             return
         self.met = True
-        match self.case.fault:
+        match fault:
             case Fault.WORKER_KILLED:
                 os.kill(os.getpid(), signal.SIGKILL)
             case Fault.SERVER_KILLED:
@@ -154,7 +154,7 @@ class CrashPoint:
                 os.kill(os.getpid(), signal.SIGSTOP)
             case Fault.ANSWER_LOST:
                 self.lose_answer()
-            case Fault.TARGET_FULL | Fault.SOURCE_GONE | Fault.TARGET_FROZEN as fault:
+            case Fault.TARGET_FULL | Fault.SOURCE_GONE | Fault.TARGET_FROZEN:
                 self.befall(fault)
 
 

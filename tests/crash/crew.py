@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,8 @@ from tests.crash.worker_main import MARKER
 from workers.server import ensure_server, stop_server
 
 T = TypeVar("T")
+QUERY = timedelta(seconds=10)
+"""For one query; a server that dies takes its answer along."""
 SLOW = "[TMPRL1101]"
 """The SDK's words for a workflow task that did not yield for 2 s."""
 FREEZE = 8.0
@@ -108,7 +111,7 @@ class Crew:
         """A runbook's view; None while it, its worker or the server is not there."""
         with contextlib.suppress(RPCError):
             handle = self.client.get_workflow_handle(workflow_id)
-            seen: View = await handle.query(VIEW, result_type=View)
+            seen: View = await handle.query(VIEW, result_type=View, rpc_timeout=QUERY)
             return seen
         return None
 

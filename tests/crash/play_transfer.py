@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import getpass
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from activities.backends.port import ClusterBackend
@@ -55,8 +56,8 @@ class Played(Value):
     failed_tasks: tuple[str, ...]
     servers: int
     workers: int
-    asked: str = ""
-    """Title and reason of the question that a fault of the storage led to; empty where it led to none."""
+    asked: tuple[str, ...] = ()
+    """Title and reason of each question that a fault of the storage led to."""
 
 
 def spec(folder: Path) -> JobSpec:
@@ -98,12 +99,12 @@ async def play_transfer(folder: Path, case: Case, nursery: Nursery) -> Played:
             await order_move(made, backends["alpha"], job)
             person = Person(made)
             if case.fault is not None and case.fault in SURROUNDINGS:
-                await _mended(made, folder, case.fault, person)
+                await end_fault(made, folder, case.fault, person, lambda: made.hit() > 0)
             await made.until(person.sees_the_end, "the end of the move")
             await made.recovery_is_over()
             await asyncio.to_thread(set_time_scale, world, 200.0)
             await made.until(lambda: made.is_over(job_workflow_id(JOB)), "the end of the job")
-            return (await _look(made, backends, faults, folder)).model_copy(update={"asked": person.asked})
+            return (await _look(made, backends, faults, folder)).model_copy(update={"asked": tuple(person.asked)})
     finally:
         for one in faults.values():
             one.close()
@@ -115,14 +116,14 @@ class Person:
 
     def __init__(self, made: Crew) -> None:
         self.made = made
-        self.asked = ""
-        """Title and reason of the first question."""
+        self.asked: list[str] = []
+        """Title and reason of each question."""
         self._answered: set[str] = set()
 
     async def answers(self, question: Question) -> None:
         if question.id not in self._answered:
             self._answered.add(question.id)
-            self.asked = self.asked or f"{question.plan.title}: {question.why}"
+            self.asked.append(f"{question.plan.title}: {question.why}")
             said = make_answer(question, Choice.RETRY, "grace", "mended")
             await self.made.client.get_workflow_handle(question.id).execute_update(Update.ANSWER, said)
 
@@ -134,9 +135,12 @@ class Person:
         return await self.made.is_over(MOVE)
 
 
-async def _mended(made: Crew, folder: Path, fault: Fault, person: Person) -> None:
-    """Ends the fault once the move has asked a person about it, or has waited or gone on without."""
-    await made.until(lambda: asyncio.to_thread(made.hit), "the boundary")
+async def end_fault(
+    made: Crew, folder: Path, fault: Fault, person: Person, happened: Callable[[], bool], seconds: float = 180.0
+) -> None:
+    """Waits for the fault, and ends it once the move has asked a person about it, or has waited or gone on
+    without."""
+    await made.until(lambda: asyncio.to_thread(happened), "the boundary", seconds)
     question = None
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FREEZE):
