@@ -34,7 +34,7 @@ from fleet.preflight import (
 )
 from fleet.protected import JobOrder
 from fleet.runbooks import VIEW, Runbook, SuperviseInput, View
-from fleet.sites import moved, replica, storage_of
+from fleet.sites import Storage, destination, located, replica, storage_of
 
 Saved = TypeVar("Saved", Readiness, Protected)
 
@@ -215,7 +215,8 @@ class PreflightControlActivities(Owner):
         if not arg.target:
             return site_api.Storages(source=source)
         try:
-            return site_api.Storages(source=source, target=moved(policy, source, arg.target))
+            target = destination(policy, arg.cluster, arg.path, arg.target, common=arg.common, own=arg.own)
+            return site_api.Storages(source=source, target=target)
         except (InvalidInputError, NotFoundError) as error:
             return site_api.Storages(source=source, why=str(error))
 
@@ -223,14 +224,8 @@ class PreflightControlActivities(Owner):
     async def locate(self, arg: site_api.LocateAsk) -> site_api.Located:
         """By today's policy. The path is one of the first cluster whose storage has it."""
         policy = self.runtime.policy()
-        for cluster in (*arg.first, *arg.clusters):
-            try:
-                here = storage_of(policy, cluster, arg.path, whole=arg.whole)
-            except (InvalidInputError, NotFoundError):
-                continue
-            sited = [name for name in arg.clusters if policy.site_of(name) is not None]
-            return site_api.Located(storages={name: moved(policy, here, name) for name in sited})
-        return site_api.Located()
+        found = located(policy, arg.path, arg.clusters, first=arg.first, own=arg.own, whole=arg.whole)
+        return site_api.Located(storages=found)
 
     @implements(site_api.PLAN_REPLICAS)
     async def plan_replicas(self, arg: site_api.ReplicasAsk) -> site_api.Replicas:
@@ -247,15 +242,29 @@ class PreflightControlActivities(Owner):
             near = [cluster for cluster in job.targets if policy.site_of(cluster) == name]
             cluster = near[0] if near else ""
             owner = self._owner(job, cluster) if cluster else job.user
-            sites.append(
-                site_api.Replica(cluster=cluster, source=source, target=replica(policy, source, name), owner=owner)
-            )
+            try:
+                target = self._replica(job, source, cluster) if cluster else replica(policy, source, name)
+            except InvalidInputError as error:
+                return site_api.Replicas(why=str(error))
+            sites.append(site_api.Replica(cluster=cluster, source=source, target=target, owner=owner))
         rules = policy.copies
         return site_api.Replicas(
             every=rules.replicate_every,
             bandwidth=rules.replicate_bandwidth,
             sites=tuple(sites),
             why="" if sites else f"{source.site} replicates to no other site",
+        )
+
+    def _replica(self, job: Protected, source: Storage, cluster: str) -> Storage:
+        """Where a cluster there would look for it."""
+        wish = job.wish
+        return destination(
+            self.runtime.policy(),
+            job.cluster or "",
+            source.path,
+            cluster,
+            common=wish.common_root,
+            own=wish.roots,
         )
 
     def _owner(self, job: Protected, cluster: str) -> str:

@@ -23,6 +23,10 @@ class StorageAsk(Value):
     path: str
     target: str = ""
     """Another cluster; empty: none is meant."""
+    common: str = ""
+    """The root that the job names for all clusters but those of `own`; empty: `path` keeps its place."""
+    own: Mapping[str, str] = {}
+    """Cluster -> the root that the job names there."""
 
 
 class Storages(Value):
@@ -41,6 +45,8 @@ class LocateAsk(Value):
     clusters: tuple[str, ...]
     first: tuple[str, ...] = ()
     """Clusters on which the path is meant, before the others."""
+    own: Mapping[str, str] = {}
+    """Cluster -> the folder that the job names there instead."""
     whole: bool = False
     """It may be all of a site's storage."""
 

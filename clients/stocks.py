@@ -31,7 +31,7 @@ async def seen(client: Client, wish: PlaceWish, clusters: tuple[str, ...], strea
     """Asks the movers of the clusters' sites; without sites (`streams` 0) nobody is asked."""
     state = State()
     if streams and wish.checkpoint:
-        ask = site_api.LocateAsk(path=wish.checkpoint, clusters=clusters)
+        ask = site_api.LocateAsk(path=wish.checkpoint, clusters=clusters, own=wish.roots)
         roots = (await read(client, site_api.LOCATE, ask)).storages
         held = dict(await asyncio.gather(*(_checkpoints(client, wish, at) for at in each_site(roots))))
         state = state._replace(checkpoint=weigh("checkpoint", clusters, roots, held, streams), roots=roots)

@@ -35,6 +35,8 @@ class ClusterPart(Strict):
     """Further options of its batch scheduler, e.g. `[--partition=h100]`. Not for Kubernetes."""
     account: str = ""
     """Account that the job has there, for its quota; by default that of the script. Not for Kubernetes."""
+    checkpoint: AbsolutePath | None = None
+    """Checkpoint root of the job there. Default: where the cluster's storage has the common one."""
 
 
 class JobFile(Strict):
@@ -70,7 +72,7 @@ class JobFile(Strict):
     workdir: AbsolutePath | None = None
     """Working directory of a batch script. Default: the one where it is submitted."""
     checkpoint: AbsolutePath | None = None
-    """Checkpoint root of the job."""
+    """Checkpoint root of the job, in each cluster at the same place below the mount of its storage."""
     checkpoint_signal: Literal["USR1", "USR2"] | None = None
     """Makes the job save. Default: it is never signalled."""
     total_steps: int | None = Field(default=None, ge=1)
@@ -81,6 +83,15 @@ class JobFile(Strict):
     """It may be moved to another cluster without asking."""
     log: AbsolutePath | None = None
     """Its output file, where it is not the scheduler's own."""
+
+    @model_validator(mode="after")
+    def _roots_have_a_common_one(self) -> Self:
+        own = sorted(name for name, part in self.clusters.items() if part.checkpoint)
+        if own and self.checkpoint is None:
+            raise ValueError(
+                f"the checkpoint of {own[0]} needs a `checkpoint` of the whole job, for all other clusters"
+            )
+        return self
 
     @model_validator(mode="after")
     def _dataset_is_somewhere(self) -> Self:
@@ -141,6 +152,7 @@ def wish_of(
         templates={kind: template.text for kind, template in templates.items()},
         scopes=scopes,
         clusters={n: ClusterWords(options=p.options, scope=p.account) for n, p in found.clusters.items()},
+        roots={n: p.checkpoint for n, p in found.clusters.items() if p.checkpoint},
         dataset_on=found.dataset_on,
         dataset=found.dataset or "",
         comment=comment,

@@ -37,6 +37,8 @@ class PlaceWish(Value):
     """Kind of cluster -> account or namespace that the template names."""
     clusters: Mapping[Name, ClusterWords] = {}
     """Only these clusters; empty: any."""
+    roots: Mapping[Name, str] = {}
+    """Cluster -> the checkpoint root that the job names there; on the others it names the common one."""
     dataset_on: tuple[Name, ...] | None = None
     """Clusters that hold the dataset; None: the job names none."""
     dataset: str = ""
@@ -59,8 +61,14 @@ class PlaceWish(Value):
 
     @property
     def checkpoint(self) -> str | None:
-        """Its checkpoint root; None where it names none."""
+        """Its checkpoint root, where it names none for a cluster; None where it names none at all."""
         return parse_tokens(self.comment).checkpoint
+
+    @property
+    def common_root(self) -> str:
+        """The root that it names for all clusters beside those of `roots`; empty where it names none of its own
+        anywhere, so that a root keeps its place below the mounts."""
+        return (self.checkpoint or "") if self.roots else ""
 
     @property
     def total_steps(self) -> int | None:

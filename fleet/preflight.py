@@ -89,6 +89,8 @@ class Protected(Value):
     wish: PlaceWish
     user: str = ""
     """The user that it runs as where it is now; empty where its cluster knows none."""
+    root: str = ""
+    """Its checkpoint root where it is now, as its cluster shows it; empty: as it was submitted."""
     total_steps: int | None = None
     protections: tuple[str, ...] = ()
     """What protects it, in words: who asked for it, what is held, where it may go."""
@@ -98,7 +100,7 @@ class Protected(Value):
     @property
     def checkpoint(self) -> str | None:
         """Its checkpoint root where it is; None where it names none."""
-        return self.wish.checkpoint
+        return self.root or self.wish.roots.get(self.cluster or "") or self.wish.checkpoint
 
 
 class ProvenCheckpoint(Value):

@@ -56,12 +56,16 @@ def protected(order: JobOrder, native: NativeJob | None) -> tuple[Protected | No
         if name != order.cluster and not wish.stays_away(name, kind)
     )
     user = native.user if native is not None else known.user if known is not None else wish.user or ""
+    root = native.tokens.checkpoint if native is not None else None
+    if native is None and known is not None and known.cluster == order.cluster:
+        root = known.root
     found = Protected(
         job=order.job,
         cluster=order.cluster or None,
         native_id=order.native_id,
         wish=wish,
         user="" if order.kind == "kubernetes" else user,
+        root=root or "",
         total_steps=wish.total_steps,
         protections=_protections(order, native),
         targets=targets,

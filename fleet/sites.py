@@ -1,10 +1,10 @@
 """Where a checkpoint root lies: its site, and how the movers there and elsewhere name it. Pure."""
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fleet.copying.places import parse_place
-from fleet.errors import InvalidInputError
+from fleet.errors import InvalidInputError, NotFoundError
 from fleet.model import Name, Value
 from fleet.policy import Policy
 
@@ -53,6 +53,65 @@ def moved(policy: Policy, storage: Storage, cluster: str) -> Storage:
     if name is None or inner is None:
         return storage_of(policy, cluster, storage.path)
     return _at(policy, name, inner)
+
+
+def located(
+    policy: Policy,
+    path: str,
+    clusters: Iterable[str],
+    *,
+    first: tuple[str, ...] = (),
+    own: Mapping[str, str] = {},
+    whole: bool = False,
+) -> dict[str, Storage]:
+    """A folder that a job names, in each of the clusters that has a site. `path` is one of `first`, else of the first
+    cluster whose storage has it, and keeps its place below the mounts of the others; a cluster of `own` has what the
+    job names there.
+
+    Raises InvalidInputError where such an own folder is not in the storage of its cluster, or a site would have two.
+    """
+    sited = [name for name in clusters if policy.site_of(name) is not None]
+    found = {name: storage_of(policy, name, own[name]) for name in sited if name in own}
+    common = [name for name in sited if name not in own]
+    for home in (*first, *common, *policy.clusters):
+        try:
+            here = storage_of(policy, home, path, whole=whole)
+        except (InvalidInputError, NotFoundError):
+            continue
+        found |= {name: moved(policy, here, name) for name in common}
+        break
+    _one_a_site(found)
+    return found
+
+
+def destination(
+    policy: Policy, cluster: str, path: str, target: str, *, common: str = "", own: Mapping[str, str] = {}
+) -> Storage:
+    """The checkpoint root in `target` of a job whose root in `cluster` is `path`: the one that it names there, else
+    where the target's storage has the one that it names for all, else the same place below the mount.
+
+    Raises as `storage_of` and `located`.
+    """
+    there = moved(policy, storage_of(policy, cluster, path), target)
+    if not own:
+        return there
+    found = located(policy, common or path, (cluster, target), own={**own, cluster: path})
+    if target not in found:
+        raise InvalidInputError(
+            f"{common} is in no cluster's storage: let the job name a checkpoint root for {target}"
+        )
+    return found[target]
+
+
+def _one_a_site(storages: Mapping[str, Storage]) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for cluster, storage in storages.items():
+        other, path = seen.setdefault(storage.site, (cluster, storage.path))
+        if path != storage.path:
+            raise InvalidInputError(
+                f"{other} and {cluster} share the storage {storage.site}, and the job names {path} and "
+                f"{storage.path} there: let it name one checkpoint root for both"
+            )
 
 
 def replica(policy: Policy, storage: Storage, site: str) -> Storage:

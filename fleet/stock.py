@@ -115,7 +115,9 @@ def dataset_of(sums: str) -> tuple[str, Parts]:
 
 
 def spec_at(wish: PlaceWish, cluster: str, kind: str, storage: Storage | None) -> JobSpec:
-    """What is submitted there, its checkpoint root being where that cluster's storage has it."""
-    if storage is not None and storage.path != wish.checkpoint:
-        wish = moved_wish(wish, cluster, wish.epoch, storage.path)
+    """What is submitted there, its checkpoint root being the one that the job names there, else where that cluster's
+    storage has the common one."""
+    root = storage.path if storage is not None else wish.roots.get(cluster)
+    if root is not None and root != wish.checkpoint:
+        wish = moved_wish(wish, cluster, wish.epoch, root)
     return wish.spec(cluster, kind)

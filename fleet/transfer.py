@@ -3,14 +3,16 @@
 `FailoverAcrossClusters` does it; the ladder and a dry run ask here.
 """
 
+from collections.abc import Mapping
+
 from fleet.errors import InvalidInputError
 from fleet.identity import TOKEN_PREFIX, token_words
-from fleet.model import NativeJob, Value
+from fleet.model import Name, NativeJob, Value
 from fleet.orders import CHECKPOINT_ENV
 from fleet.placement import Request
 from fleet.placing import BATCH, ClusterWords, PlaceWish
 from fleet.policy import Policy
-from fleet.sites import moved, storage_of
+from fleet.sites import destination
 
 CHECKPOINT = f"{TOKEN_PREFIX}checkpoint="
 
@@ -24,6 +26,10 @@ class Moves(Value):
     """The only ones it may go to; empty: any."""
     checkpoint: str | None = None
     """Checkpoint root in its present cluster."""
+    common: str = ""
+    """The root that the job names for all clusters but those of `own`; empty: it keeps its place below the mount."""
+    own: Mapping[Name, str] = {}
+    """Cluster -> the root that the job names there."""
 
 
 class Former(Value):
@@ -41,17 +47,17 @@ def other_clusters(policy: Policy, cluster: str, moves: Moves) -> tuple[str, ...
     for name, settings in policy.clusters.items():
         if name == cluster or settings.kind not in kinds or (moves.clusters and name not in moves.clusters):
             continue
-        if _has_way(policy, cluster, name, moves.checkpoint):
+        if _has_way(policy, cluster, name, moves):
             found.append(name)
     return tuple(found)
 
 
-def _has_way(policy: Policy, source: str, target: str, root: str | None) -> bool:
+def _has_way(policy: Policy, source: str, target: str, moves: Moves) -> bool:
     """Without a root nothing of what was trained could be taken along, and nobody starts it anew by himself."""
-    if root is None:
+    if moves.checkpoint is None:
         return False
     try:
-        moved(policy, storage_of(policy, source, root), target)
+        destination(policy, source, moves.checkpoint, target, common=moves.common, own=moves.own)
     except InvalidInputError:
         return False
     return True
@@ -63,6 +69,8 @@ def moves_of(wish: PlaceWish | None, native: NativeJob | None) -> Moves:
         kinds=tuple(wish.templates) if wish else (),
         clusters=tuple(wish.clusters) if wish else (),
         checkpoint=native.tokens.checkpoint if native else None,
+        common=wish.common_root if wish else "",
+        own=wish.roots if wish else {},
     )
 
 
@@ -88,6 +96,7 @@ def moved_wish(wish: PlaceWish, target: str, epoch: int, root: str) -> PlaceWish
     return wish.model_copy(
         update={
             "clusters": {target: wish.clusters.get(target, ClusterWords())},
+            "roots": {},
             "epoch": epoch,
             "env": {**wish.env, CHECKPOINT_ENV: root},
             "comment": " ".join([*words, f"{CHECKPOINT}{root}"]),

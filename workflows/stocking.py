@@ -53,7 +53,7 @@ class Stocking(Choosing, Carrying):
         clusters = tuple(c for c, kind in sorted(self.kinds.items()) if not self.wish.stays_away(c, kind))
         if streams and self.wish.checkpoint:
             self.checkpoint = await self.find_checkpoint(
-                self.wish.checkpoint, self.wish.total_steps, clusters, streams
+                self.wish.checkpoint, self.wish.total_steps, clusters, streams, own=self.wish.roots
             )
             self.facts["Checkpoint"] = self.checkpoint.weighed.text or "none yet"
         if streams and self.wish.dataset:
@@ -89,10 +89,12 @@ class Stocking(Choosing, Carrying):
         clusters: tuple[str, ...],
         streams: int,
         homes: tuple[str, ...] = (),
+        own: Mapping[str, str] = {},
     ) -> Thing:
-        """The job's newest one; `path` is its root on `homes`, else on the first cluster whose storage has it."""
+        """The job's newest one; `path` is its root on `homes`, else on the first cluster whose storage has it; on
+        those of `own` the job names another."""
         asked = tuple(dict.fromkeys((*clusters, *homes)))
-        storages = await self._located(site_api.LocateAsk(path=path, clusters=asked, first=homes))
+        storages = await self._located(site_api.LocateAsk(path=path, clusters=asked, first=homes, own=own))
         found = await asyncio.gather(*(self._checkpoints_at(at, total_steps) for at in each_site(storages)))
         held = {site: self.counted(one) for site, one in found}
         weighed = weigh("checkpoint", clusters, storages, held, streams)

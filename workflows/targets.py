@@ -9,6 +9,7 @@ with workflow.unsafe.imports_passed_through():
     from activities import api, preflight_api, site_api
     from activities.site_api import FoundCheckpoints, Storages, copy_order
     from fleet.model import NativeJob
+    from fleet.placing import PlaceWish
     from fleet.preflight import Check, CheckName, Preflight, Protected, failed, in_order, passed
     from fleet.protected import JobOrder, protected
     from workflows.base import StepFailed
@@ -50,11 +51,11 @@ class Targets(Carrying):
             return None
 
     async def preflight_target(
-        self, job: Protected, cluster: str, newest: FoundCheckpoints | None = None
+        self, job: Protected, cluster: str, newest: FoundCheckpoints | None = None, lies: Storages | None = None
     ) -> Preflight:
         """Every check on one cluster, now. What cannot be asked is a check that did not pass, never an exception.
 
-        `newest`: what is known of the job's checkpoints at its present site already.
+        `newest`: what is known of the job's checkpoints at its present site; `lies`: where they lie, and would there.
         """
         try:
             seen = await self.act(
@@ -71,7 +72,7 @@ class Targets(Carrying):
                     *(failed(name, f"not known while {cluster} does not answer") for name in AT_CLUSTER[1:]),
                 )
             )
-        storages, checks = await self._storage(job, cluster, seen.owner, newest)
+        storages, checks = await self._storage(job, cluster, seen.owner, newest, lies)
         return Preflight(
             job=job.job,
             cluster=cluster,
@@ -83,7 +84,7 @@ class Targets(Carrying):
         )
 
     async def _storage(
-        self, job: Protected, cluster: str, owner: str, newest: FoundCheckpoints | None
+        self, job: Protected, cluster: str, owner: str, newest: FoundCheckpoints | None, lies: Storages | None
     ) -> tuple[Storages, tuple[Check, ...]]:
         """Where its files would lie there, and the checks of `AT_SITE`."""
         path = job.checkpoint
@@ -91,7 +92,7 @@ class Targets(Carrying):
             none = "the job names no checkpoint root: nothing is moved, a new attempt begins where its program begins"
             return Storages(), tuple(passed(name, none) for name in AT_SITE)
         try:
-            storages = await self.find_storage(job.cluster or cluster, path, cluster)
+            storages = lies or await self.find_storage(job.cluster or cluster, path, cluster, job.wish)
             if storages.target is None:
                 return storages, tuple(failed(name, storages.why) for name in AT_SITE)
             found = newest or await self.find_checkpoints(storages.source, job.total_steps)
@@ -131,10 +132,13 @@ class Targets(Carrying):
             cluster=cluster, storage=storages.target, owner=owner, order=order, because=because, blocked=found.blocked
         )
 
-    async def find_storage(self, cluster: str, path: str, target: str = "") -> Storages:
-        """Where a folder that the job names lies. Raises StepFailed."""
+    async def find_storage(
+        self, cluster: str, path: str, target: str = "", wish: PlaceWish | None = None
+    ) -> Storages:
+        """Where the job's checkpoint root on a cluster lies, and where it would on the target. Raises StepFailed."""
+        own, common = (wish.roots, wish.common_root) if wish is not None else ({}, "")
         return await self.act(
             site_api.FIND_STORAGE,
-            site_api.StorageAsk(cluster=cluster, path=path, target=target),
+            site_api.StorageAsk(cluster=cluster, path=path, target=target, common=common, own=own),
             summary=f"where {path} lies",
         )

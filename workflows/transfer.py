@@ -135,7 +135,7 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
     async def look_ahead(self) -> tuple[RecoveryResult | None, bool]:
         """The newest complete checkpoint, then every check of the target. A copy above the limit is a person's."""
         self.at("preflight", waits=f"what {self.cluster} and its storage say", then="stop")
-        self.storages = await self.find_storage(self.inp.cluster, self.root(), self.cluster)
+        self.storages = await self.find_storage(self.inp.cluster, self.root(), self.cluster, self.wish)
         if self.storages.target is None or self.storages.source is None:
             return None, self.go_on(self.storages.why)
         found = await self.newest()
@@ -146,11 +146,12 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
         job = Protected(
             job=self.inp.job,
             cluster=self.inp.cluster,
-            wish=moved_wish(self.inp.wish or self.wish, self.cluster, self.inp.epoch, self.root()),
+            wish=moved_wish(self.wish, self.cluster, self.inp.epoch, self.storages.target.path),
             user=self.native.user,
+            root=self.root(),
             total_steps=self.native.tokens.total_steps,
         )
-        seen = await self.preflight_target(job, self.cluster, found)
+        seen = await self.preflight_target(job, self.cluster, found, self.storages)
         self.facts[f"Preflight of {self.cluster}"] = seen.text
         self.owner = seen.owner
         if not seen.ready:
@@ -179,8 +180,12 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
             c for c, kind in sorted(self.kinds.items()) if c not in self.tried and not self.wish.stays_away(c, kind)
         )
         if streams and open_to:
-            total = self.inp.native.tokens.total_steps
-            self.checkpoint = await self.find_checkpoint(self.root(), total, open_to, streams, (self.inp.cluster,))
+            total, here, own = self.inp.native.tokens.total_steps, (self.inp.cluster,), self.wish.roots
+            if own:
+                own = {**own, self.inp.cluster: self.root()}
+            self.checkpoint = await self.find_checkpoint(
+                self.wish.common_root or self.root(), total, open_to, streams, here, own
+            )
             self.facts["Checkpoint"] = self.checkpoint.weighed.text or "none found"
 
     @staticmethod

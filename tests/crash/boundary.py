@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
@@ -83,8 +83,8 @@ class Case(Value):
     fault: Fault | None = None
     runbook: Runbook = Runbook.FAILOVER
     """Whose steps are meant."""
-    faults: Mapping[str, Fault] = {}
-    """Of a move and its placement, as many as there are in one run: boundary -> what happens there, once."""
+    faults: tuple[tuple[str, Fault], ...] = ()
+    """Of a move and its placement, as many as there are in one run: each boundary, and what happens there, once."""
 
     def means(self, workflow_type: str | None) -> bool:
         """Whether the fault may happen in such a runbook."""
@@ -135,7 +135,7 @@ class CrashPoint:
 
     def __call__(self, step: str, side: str) -> None:
         at = f"{side} {step}"
-        fault = self.case.fault if str(self.case.boundary) == at else self.case.faults.get(at)
+        fault = self.case.fault if str(self.case.boundary) == at else dict(self.case.faults).get(at)
         if fault is None:
             return
         marker = self.marker.with_name(f"{self.marker.name} {at}") if self.case.faults else self.marker

@@ -21,7 +21,6 @@ STEPS = (
     "find_storage",
     "find_checkpoints",
     "check_target_cluster",
-    "find_storage",
     "check_site",
     "read_job",
     "request_checkpoint",

@@ -109,7 +109,9 @@ async def test_a_disturbed_move_leaves_one_job_and_one_newest_checkpoint(
         alpha, beta = [await around.enter_async_context(cluster(name, nodes=2)) for name in CLUSTERS]
         write_fleet(folder, (alpha, beta))
         shutil.copy(beta.root / beta.name / "run" / "slurmctld.pid", folder / CONTROLLER)
-        made = await around.enter_async_context(crew(folder, Case(runbook=Runbook.TRANSFER, faults=faults), nursery))
+        made = await around.enter_async_context(
+            crew(folder, Case(runbook=Runbook.TRANSFER, faults=tuple(faults.items())), nursery)
+        )
         native_id = await order_move(made, alpha.backend, spec(alpha, east))
         counting = asyncio.create_task(never_on_both(alpha, beta))
         asked = await mended(made, folder, faults)

@@ -98,6 +98,8 @@ def test_a_dataset_is_there_or_out_of_reach() -> None:
             "JOB.yaml:4: unknown key 'option' under clusters.alpha; allowed: options",
         ),
         ("checkpoint: ckpt\n", "JOB.yaml:4: checkpoint: "),
+        ("clusters: {alpha: {checkpoint: ckpt}}\n", "JOB.yaml:4: clusters.alpha.checkpoint: "),
+        ("clusters: {alpha: {checkpoint: /ckpt/a}}\n", "JOB.yaml:1: the checkpoint of alpha needs a `checkpoint` of"),
         ("checkpoint_signal: HUP\n", "JOB.yaml:4: checkpoint_signal: "),
         ("max_domains: 0\n", "JOB.yaml:4: max_domains: "),
         ("nodes: 5\n", "JOB.yaml:4: key 'nodes' is given twice; the first is on line 2"),

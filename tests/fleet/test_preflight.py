@@ -1,9 +1,11 @@
 """What a preflight judges without asking anybody: room, who the new attempt is, where files lie, what an order is."""
 
+from typing import Any
+
 import pytest
 
 from fleet.errors import InvalidInputError
-from fleet.identity import parse_tokens
+from fleet.identity import TOKEN_PREFIX, parse_tokens
 from fleet.model import JobTokens, NativeJob, NodeGroup, Phase, Quota, Room
 from fleet.orders import JobSpec
 from fleet.placement import Request
@@ -11,7 +13,7 @@ from fleet.placing import PlaceWish
 from fleet.policy_file import parse_policy
 from fleet.preflight import cannot_become, capacity, named_in, run_as
 from fleet.protected import JobOrder, accounting, protected
-from fleet.sites import moved, storage_of
+from fleet.sites import destination, located, moved, storage_of
 
 KINDS = {"alpha": "slurm", "beta": "slurm", "gamma": "kubernetes"}
 SHOWN = """\
@@ -127,8 +129,7 @@ def test_images_and_modules_are_named() -> None:
 
 # -- storage
 
-SITES = parse_policy(
-    """\
+SITED = """\
 version: 1
 clusters:
   alpha: {kind: sim, path: w, site: near}
@@ -137,9 +138,8 @@ clusters:
 sites:
   near: {mount: /shared/ckpt, remote: "fr:ckpt", rate: 1GB/s}
   far: {mount: /lustre}
-""",
-    "fleet.yaml",
-)
+"""
+SITES = parse_policy(SITED, "fleet.yaml")
 
 
 def test_a_root_keeps_its_path_below_the_other_mount_and_each_mover_names_it_its_own_way() -> None:
@@ -164,6 +164,30 @@ def test_a_root_keeps_its_path_below_the_other_mount_and_each_mover_names_it_its
 def test_a_root_outside_of_its_clusters_storage_says_what_to_do(cluster: str, path: str, why: str) -> None:
     with pytest.raises(InvalidInputError, match=why):
         storage_of(SITES, cluster, path)
+
+
+@pytest.mark.parametrize(
+    ("named", "there"),
+    [
+        ({}, "/lustre/team/llama"),
+        ({"own": {"beta": "/lustre/mine"}, "common": "/shared/ckpt/team/llama"}, "/lustre/mine"),
+        ({"own": {"alpha": "/shared/ckpt/team/llama"}, "common": "/lustre/all"}, "/lustre/all"),
+        ({"own": {"alpha": "/shared/ckpt/team/llama"}, "common": "/shared/ckpt/all"}, "/lustre/all"),
+    ],
+    ids=["none of its own", "one there", "one here", "one here, the common one named as it is here"],
+)
+def test_a_job_goes_on_in_the_root_that_it_names_there(named: dict[str, Any], there: str) -> None:
+    assert destination(SITES, "alpha", "/shared/ckpt/team/llama", "beta", **named).path == there
+
+
+def test_roots_that_cannot_be_are_told_before_anything_is_copied() -> None:
+    with pytest.raises(InvalidInputError, match="/shared/ckpt/a is not below /lustre, the storage of beta"):
+        located(SITES, "/shared/ckpt/a", ("alpha", "beta"), own={"beta": "/shared/ckpt/a"})
+    both = parse_policy(SITED.replace("site: far", "site: near"), "fleet.yaml")
+    with pytest.raises(InvalidInputError, match="alpha and beta share the storage near"):
+        destination(both, "alpha", "/shared/ckpt/a", "beta", common="/shared/ckpt/a", own={"beta": "/shared/ckpt/b"})
+    with pytest.raises(InvalidInputError, match="/nowhere/a is in no cluster's storage"):
+        destination(SITES, "alpha", "/shared/ckpt/a", "beta", common="/nowhere/a", own={"alpha": "/shared/ckpt/a"})
 
 
 # -- what a job's next attempt would be
@@ -192,6 +216,26 @@ def test_an_adopted_job_goes_on_from_its_saved_script_as_its_user_account_and_qo
     assert found.wish.request == Request(job="train", nodes=2, gpus_per_node=8)
     assert found.targets == ("beta",)
     assert (found.user, found.total_steps) == ("ada", 100)
+
+
+def test_its_checkpoints_are_where_its_cluster_says_and_while_that_is_away_where_they_were_last() -> None:
+    wish = PlaceWish(
+        request=Request(job="train"),
+        name="train",
+        templates={"slurm": SCRIPT},
+        comment=f"{TOKEN_PREFIX}checkpoint=/common/train",
+        roots={"alpha": "/own/train"},
+    )
+    seen, _ = protected(order(wish=wish), NATIVE)
+    away, _ = protected(order(wish=wish, remembered=seen), None)
+    elsewhere, _ = protected(order(wish=wish, remembered=seen, cluster="beta"), None)
+    never, _ = protected(order(wish=wish), None)
+    assert [one and one.checkpoint for one in (seen, away, elsewhere, never)] == [
+        "/ckpt/train",
+        "/ckpt/train",
+        "/common/train",
+        "/own/train",
+    ]
 
 
 def test_a_name_cannot_pose_as_an_account() -> None:

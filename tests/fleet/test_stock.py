@@ -90,3 +90,6 @@ def test_a_job_is_told_where_its_checkpoints_are_in_the_cluster_that_it_goes_to(
     moved = spec_at(wish, "beta", "slurm", FAR)
     assert moved.comment == "mine gpu-runbooks.io/checkpoint=/far/train"
     assert moved.env[CHECKPOINT_ENV] == "/far/train"
+    own = wish.model_copy(update={"roots": {"beta": "/mine"}})
+    assert spec_at(own, "beta", "slurm", None).env[CHECKPOINT_ENV] == "/mine", "a fleet without sites"
+    assert spec_at(own, "alpha", "slurm", None) == own.spec("alpha", "slurm")

@@ -74,10 +74,18 @@ def test_a_job_that_did_not_opt_in_is_asked_about_whatever_the_mode_says() -> No
         None,
         Moves(checkpoint=None),
         Moves(checkpoint="/elsewhere/train"),
+        Moves(checkpoint="/east/train", own={"beta": "/east/train"}, clusters=("beta",)),
         Moves(checkpoint="/east/train", clusters=("gamma",)),
         Moves(checkpoint="/east/train", kinds=("slurm",)),
     ],
-    ids=["nobody asked", "no checkpoint", "not on the site", "a cluster without storage", "no template"],
+    ids=[
+        "nobody asked",
+        "no checkpoint",
+        "not on the site",
+        "its own root not on the site",
+        "a cluster without storage",
+        "no template",
+    ],
 )
 def test_without_another_cluster_a_person_is_asked(moves: Moves | None) -> None:
     assert decide(SICK, book(), moves=moves, free_nodes=1, opted_in=True).action is Action.ASK

@@ -13,12 +13,15 @@ import workflows.base
 import workflows.moving
 from activities.backends.sim import SimBackend, SimSettings
 from fleet.decision import Action
-from fleet.identity import job_workflow_id
+from fleet.identity import RUNBOOKS_QUEUE, job_workflow_id
 from fleet.ledger import Rung
 from fleet.ledger import Stage as Timed
 from fleet.model import NativeJob, Phase, ReceiptGrade
 from fleet.orders import JobSpec
 from fleet.people import Choice
+from fleet.placement import Request
+from fleet.placing import PlaceWish
+from fleet.runbooks import Runbook, SuperviseInput
 from tests.workflows.conftest import Opener
 from tests.workflows.stage import Stage
 
@@ -124,6 +127,49 @@ async def test_a_person_orders_it_and_the_researcher_did_not_opt_in(pair: Pair) 
     view = await stage.runs_in("train", 2)
     assert view.ledger is not None
     assert view.ledger.attempts[-1].cluster == "beta"
+
+
+async def test_it_goes_on_in_the_root_that_it_names_there_and_comes_back_to_the_common_one(pair: Pair) -> None:
+    stage, spec = pair.stage, pair.spec()
+    pair.policy(limits={"across_tries": "2"})
+    wish = PlaceWish(
+        request=Request(job="train", nodes=2, gpus_per_node=8),
+        name="train",
+        templates={"sim": spec.script},
+        comment=spec.comment,
+        user=spec.user,
+        roots={"beta": str(pair.west / "mine")},
+    )
+    await stage.client.start_workflow(
+        Runbook.SUPERVISE,
+        SuperviseInput(job="train", cluster="", wish=wish, by="ada"),
+        id=JOB,
+        task_queue=RUNBOOKS_QUEUE,
+    )
+    await stage.runs_in("train", 1)
+    mine = pair.west / "mine"
+    await stage.until(lambda: list(mine.glob("step_*/COMPLETE")), "a checkpoint")
+    [first] = await pair.on_beta()
+    assert first.tokens.checkpoint == str(mine)
+    await stage.at_step(JOB, "watching")
+
+    await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
+    view = await stage.runs_in("train", 2)
+    assert view.ledger is not None
+    away = view.ledger.attempts[-1]
+    assert away.cluster == "alpha"
+    assert (await stage.native(away.native_id)).tokens.checkpoint == str(pair.east / "jobs" / "train")
+    assert pair.saved(pair.east)
+
+    await stage.at_step(JOB, "watching")
+    await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
+    await stage.runs_in("train", 3)
+    [_, back] = sorted(await pair.on_beta(), key=lambda job: int(job.native_id))
+    assert back.tokens.checkpoint == str(mine)
+    resumed = (await pair.beta.progress(back.native_id, back.restarts)).resumed_from
+    assert resumed is not None
+    assert (mine / ".gpu-runbooks" / "receipts").is_dir()
+    assert resumed >= min(pair.saved(pair.east))
 
 
 async def test_a_copy_above_the_limit_is_asked_about_before_anything_is_stopped(pair: Pair) -> None:
