@@ -300,7 +300,21 @@ async def test_a_folder_of_another_run_is_never_merged_into(source: Path, target
     old = checkpoint(target, shards=8)
     with pytest.raises(RefusedError, match="is there already and is another one"):
         await Steps(order_of(source, target)).copy()
+    (problem,) = (await Steps(order_of(source, target)).survey()).problems
+    assert "is there already and is another one" in problem
     assert tree(target) == {**old, TRACKER: b"100"}
+
+
+async def test_the_jobs_own_checkpoint_of_that_step_is_taken_for_it_once_its_bytes_were_compared(
+    source: Path, target: Path
+) -> None:
+    """A job that comes back before it has saved again."""
+    checkpoint(source, shards=4)
+    shutil.copytree(source / ENTRY, target / ENTRY)
+    steps = Steps(order_of(source, target))
+    survey = await steps.survey()
+    assert (survey.problems, survey.to_copy) == ((), 0)
+    assert (await steps.copy()).copied == 0
 
 
 async def test_files_beyond_the_manifest_make_an_equal_looking_folder_another_one(source: Path, target: Path) -> None:

@@ -17,6 +17,7 @@ from fleet.identity import RUNBOOKS_QUEUE, TOKEN_PREFIX, job_workflow_id
 from fleet.model import Phase, Value
 from fleet.orders import JobSpec
 from fleet.people import Choice, Question
+from fleet.placing import PlaceWish
 from fleet.runbooks import Order, Runbook, SuperviseInput, Update
 from tests.crash.around import mend, own_storage
 from tests.crash.boundary import SURROUNDINGS, Case, Fault
@@ -158,11 +159,13 @@ async def _question(made: Crew) -> Question | None:
     return asking.question if asking is not None else None
 
 
-async def order_move(made: Crew, alpha: ClusterBackend, job: JobSpec) -> str:
+async def order_move(
+    made: Crew, alpha: ClusterBackend, job: JobSpec, home: PlaceWish | None = None, to: str = ""
+) -> str:
     """Submits to alpha, waits for a checkpoint of the supervised job, orders the move; the job's native id."""
     handle = await made.client.start_workflow(
         Runbook.SUPERVISE,
-        SuperviseInput(job=job.job, cluster="alpha", spec=job, by="ada"),
+        SuperviseInput(job=job.job, cluster="alpha", spec=job, home=home, by="ada"),
         id=job_workflow_id(job.job),
         task_queue=RUNBOOKS_QUEUE,
     )
@@ -177,7 +180,7 @@ async def order_move(made: Crew, alpha: ClusterBackend, job: JobSpec) -> str:
         return last.native_id if native.phase is Phase.RUNNING and native.held and saved is not None else None
 
     native_id = await made.until(ready, "a first attempt with a checkpoint")
-    order = Order(want=Action.FAILOVER_ACROSS_CLUSTERS, by="ada", reason="rack works")
+    order = Order(want=Action.FAILOVER_ACROSS_CLUSTERS, by="ada", reason="rack works", to=to)
     await handle.execute_update(Update.ORDER, order)
     return native_id
 

@@ -20,11 +20,11 @@ from fleet.model import Phase
 from fleet.orders import JobSpec
 from fleet.runbooks import Runbook
 from tests.crash.around import CONTROLLER, own_storage
-from tests.crash.boundary import SURROUNDINGS, Case, Fault
-from tests.crash.crew import Crew, crew
+from tests.crash.boundary import Case, Fault
+from tests.crash.crew import crew
 from tests.crash.nursery import Nursery
-from tests.crash.play_transfer import JOB, MOVE, Person, end_fault, order_move
-from tests.crash.worker_main import MARKER
+from tests.crash.play_transfer import JOB, MOVE, order_move
+from tests.crash.several import LONG, assert_says_what_is_safe, boundaries_met, left_over, mended
 from tests.crash_slurm.paced_train import HURRY
 from tests.crash_slurm.play import EVERY, PACED
 from tests.require import missing
@@ -37,8 +37,6 @@ CLUSTERS = ("alpha", "beta")
 STORAGES = ("east", "west")
 STEPS = 3000
 """Twenty minutes of training: it may not end before the move has."""
-LONG = 900.0
-"""Seconds for a move with some forty deaths in it; half a minute is usual for the server's, six for the worker's."""
 MET = (
     "the runbook",
     "choose_cluster",
@@ -135,38 +133,9 @@ async def test_a_disturbed_move_leaves_one_job_and_one_newest_checkpoint(
         newest = complete_of(east, "0.0")[-1]
         assert resumed(tuple((alpha.work / f"{JOB}.out").read_text().splitlines()), "1.0") == newest
         assert left_over(east) == left_over(west) == []
-        assert_says_what_is_safe(asked, faults)
+        assert_says_what_is_safe(asked, faults, "beta")
         with contextlib.suppress(asyncio.CancelledError):
             await counting
-
-
-async def mended(made: Crew, folder: Path, faults: dict[str, Fault]) -> list[str]:
-    """Ends each fault of the surroundings in its turn; what a person was asked and answered `retry` to."""
-    person = Person(made)
-    for at, fault in faults.items():
-        if fault in SURROUNDINGS:
-            await end_fault(made, folder, fault, person, (folder / f"{MARKER} {at}").exists)
-    await made.until(person.sees_the_end, "the end of the move", LONG)
-    return person.asked
-
-
-def assert_says_what_is_safe(asked: list[str], faults: dict[str, Fault]) -> None:
-    """A storage that is away or full is a person's; nobody is asked about anything else."""
-    stands = [fault for at, fault in faults.items() if fault in {Fault.SOURCE_GONE, Fault.TARGET_FULL}]
-    assert bool(asked) is bool(stands), asked
-    for question in asked:
-        assert f"runbook release {JOB}" in question, question
-        assert "nothing was started in beta" in question, question
-
-
-def boundaries_met(folder: Path) -> set[str]:
-    """Where the server died."""
-    return {path.name.removeprefix(f"{MARKER} ") for path in folder.glob(f"{MARKER} *")}
-
-
-def left_over(root: Path) -> list[str]:
-    """Links and staging of ours."""
-    return [path.name for path in root.glob(".gpu-runbooks/*") if path.name != "receipts"]
 
 
 async def never_on_both(alpha: Cluster, beta: Cluster) -> None:
