@@ -93,7 +93,11 @@ async def _credentials(backend: ClusterBackend) -> Check:
 def _environment(spec: JobSpec, kind: str, refuses: list[str]) -> Check:
     if refuses:
         why = f"its trial refuses the job: {'; '.join(refuses)}"
-        return failed(CheckName.ENVIRONMENT, why, "correct its template, or make there what it names")
+        return failed(
+            CheckName.ENVIRONMENT,
+            why,
+            "correct its template, or make there what it names: nodes that are down are missing, too",
+        )
     if kind != "kubernetes" and not Path(spec.workdir).is_dir():
         why = f"its working directory {spec.workdir} is not there, where the cluster's worker runs"
         return failed(CheckName.ENVIRONMENT, why, "make it there, or name another one")

@@ -56,10 +56,17 @@ class Carrying(Book):
             if why:
                 return why
             await self.act(copy_api.PUBLISH_COPY, order, site=site, summary=f"{what}: publish it at {site}")
-            await self.act(copy_api.DROP_COPY, order, site=site, summary=f"{what}: take staging and links away")
         except StepFailed as failed:
             return str(failed)
+        await self._dropped(order, site, what)
         return ""
+
+    async def _dropped(self, order: CopyOrder, site: str, what: str) -> None:
+        """What stays of it is in nobody's way, and the next copy of that entry takes it away."""
+        try:
+            await self.act(copy_api.DROP_COPY, order, site=site, summary=f"{what}: take staging and links away")
+        except StepFailed as failed:
+            self.tell(f"{what} is at {site}; what only its copy needed is left there: {failed}"[:300])
 
     async def _copied(self, order: CopyOrder, site: str, what: str) -> str:
         """Into staging, until it reads back as it was read. Raises StepFailed."""

@@ -121,7 +121,7 @@ class Targets(Carrying):
         assert storages.target is not None  # noqa: S101 - the caller has looked
         order, because = None, ""
         if storages.source is None or storages.source.site == storages.target.site:
-            because = f"both clusters save on the site {storages.target.site}: nothing is copied"
+            because = f"its checkpoints lie on the site {storages.target.site} already: nothing is copied"
         elif found.newest is None:
             because = found.question or "it has no complete checkpoint yet"
         elif found.newest.parts is None:

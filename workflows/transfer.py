@@ -151,7 +151,8 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
             root=self.root(),
             total_steps=self.native.tokens.total_steps,
         )
-        seen = await self.preflight_target(job, self.cluster, found, self.storages)
+        lies = self.storages.model_copy(update={"source": self.source})
+        seen = await self.preflight_target(job, self.cluster, found, lies)
         self.facts[f"Preflight of {self.cluster}"] = seen.text
         self.owner = seen.owner
         if not seen.ready:
@@ -205,17 +206,24 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
         return source is not None and target is not None and source.site == target.site
 
     async def newest(self) -> FoundCheckpoints:
-        """What the source holds; where its own worker does not answer, what lies at the target already. Raises
-        StepFailed where neither tells of one."""
+        """What the source holds; where its own worker does not answer, or finds nothing there (a storage that is not
+        mounted looks empty), what lies at the target already. Raises StepFailed where neither tells of one."""
         total = self.inp.native.tokens.total_steps
         self.source = self.storages.source
+        silent: StepFailed | None = None
         try:
-            return await self.find_checkpoints(self.source, total)
+            here = await self.find_checkpoints(self.source, total)
+            if here.there or self.shared:
+                return here
+            self.tell(f"the storage of {self.inp.cluster} has no {self.root()}")
         except StepFailed as failed:
+            silent = failed
             self.tell(f"the storage of {self.inp.cluster} does not answer ({failed})"[:300])
-            found = await self.find_checkpoints(self.storages.target, total)
-            if found.newest is None:
-                raise
+        found = await self.find_checkpoints(self.storages.target, total)
+        if found.newest is None:
+            if silent is not None:
+                raise silent
+            return here
         self.source = self.storages.target
         self.tell(f"going on from what was replicated to {self.cluster}")
         return found

@@ -23,6 +23,8 @@ from tests.runbooks_slurm.training import complete_of
 from tests.slurm import lab as slurm
 
 _numbers = itertools.count(1)
+OWN_ROOT = "of-tour"
+"""Folder of that job's checkpoints on Kubernetes; on Slurm it is named otherwise."""
 JOB = "gamma/training/job1"
 """A job on Kubernetes as a person names it."""
 
@@ -186,19 +188,19 @@ async def test_a_job_moves_from_slurm_to_kubernetes_and_back_each_time_from_its_
         await mixed.lab.kubectl("uncordon", mixed.lab.node(node))
 
     await move(mixed, "gamma", 2)
-    there = mixed.lab.work / "tour"
+    there = mixed.lab.work / OWN_ROOT
     second = (await attempts(mixed))[-1]
     assert (second.cluster, second.rung) == ("gamma", Rung.ACROSS_CLUSTERS)
     assert second.progress.resumed_from == complete_of(root, "0.0")[-1]
     assert not slurm.rank_pids(first.native_id, mixed.slurm.settings.conf)
-    assert await mixed.lab.ranks_alive("tour") == 2
+    assert await mixed.lab.ranks_alive(OWN_ROOT) == 2
     await mixed.until(lambda: complete_of(there, "1.0"), "it has a checkpoint on Kubernetes")
 
     await move(mixed, "alpha", 3)
     third = (await attempts(mixed))[-1]
     assert (third.cluster, third.native_id != first.native_id) == ("alpha", True)
     assert third.progress.resumed_from == complete_of(there, "1.0")[-1]
-    assert await mixed.lab.ranks_alive("tour") == 0
+    assert await mixed.lab.ranks_alive(OWN_ROOT) == 0
     assert (await mixed.slurm.backend.job(first.native_id)).phase is Phase.CANCELLED
     gone = (await mixed.backend.job(second.native_id)).phase
     assert gone in {Phase.CANCELLED, Phase.ABSENT}, gone
@@ -242,11 +244,12 @@ def write_tour(mixed: MixedStage, root: Path) -> Path:
     [rank] = made["spec"]["template"]["spec"]["containers"]
     rank["args"] = [word for word in rank["args"] if word != "--no-generation-check"]
     rank["args"][rank["args"].index("--checkpoint-dir") + 1] = "$(GPU_RUNBOOKS_CHECKPOINT)"
-    rank["env"].append({"name": "GPU_RUNBOOKS_CHECKPOINT", "value": str(mixed.lab.work / "tour")})
+    rank["env"].append({"name": "GPU_RUNBOOKS_CHECKPOINT", "value": "told when it is submitted"})
     mixed.folder.joinpath("tour-pods.yaml").write_text(yaml.safe_dump(made))
     file = mixed.folder / "tour.yaml"
     file.write_text(
         "version: 1\ntemplates: {slurm: tour.sh, kubernetes: tour-pods.yaml}\nnodes: 2\ngpus_per_node: 8\njob: tour\n"
+        f"clusters: {{alpha: {{}}, gamma: {{checkpoint: {mixed.lab.work / OWN_ROOT}}}}}\n"
         f"checkpoint: {root}\nworkdir: {mixed.slurm.work}\ntotal_steps: 100000\n"
         "generation_check: true\ntransfer: true\n"
     )

@@ -1,7 +1,9 @@
 """A job leaves a real Slurm cluster for another one, with its checkpoint."""
 
 import asyncio
+import sys
 import time
+from pathlib import Path
 
 from fleet.ledger import Rung
 from fleet.model import Phase, ReceiptGrade
@@ -11,7 +13,7 @@ from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
 from tests.runbooks_slurm.training import complete_of, resumed, steps_of, undisturbed
 from tests.runbooks_slurm.watching import attempts_alive
-from tests.slurm.lab import rank_pids
+from tests.slurm.lab import Cluster, rank_pids
 
 MOVE = "job/train/transfer/2"
 STEPS = 400
@@ -134,3 +136,60 @@ async def test_a_cluster_without_healthy_nodes_is_left_after_a_proven_stop(stage
     assert await stage.result(f"node/alpha/{held[0]}") == "repaired, checked and back at work"
     (beta.work / "ckpt-train" / "hurry").touch()
     assert "done" in await stage.result("job/train")
+
+
+LAUNCH = Path(sys.executable).with_name("runbook-launch")
+
+
+def under_a_lease(stage: Stage) -> JobSpec:
+    """The same job; each node's ranks are started by the launcher, inside srun."""
+    spec = movable(stage)
+    rank = stage.lab.work / "train.rank.sh"
+    address = stage.client.service_client.config.target_host
+    words = f'--cluster "$SLURM_CLUSTER_NAME" --address {address} --namespace {stage.client.namespace}'
+    launched = f"{LAUNCH} {words} --term 12s --grace 1s --wait 60s -- {sys.executable}"
+    rank.write_text(rank.read_text().replace(sys.executable, launched, 1))
+    return spec
+
+
+@scenario(clusters=TWO, sites=True, nodes=2, limits={"cluster_lost_after": "5s"})
+async def test_ranks_under_a_lease_end_without_their_controller_and_the_job_moves_without_a_person(
+    stage: Stage,
+) -> None:
+    """The controller is gone and the nodes train on: nobody could stop them but their launchers."""
+    alpha, beta = stage.labs.values()
+    native_id = await stage.sbatch(under_a_lease(stage))
+    await stage.trains("train", 1)
+    await stage.until(lambda: complete_of(stage.folder_of("train"), "0.0"), "it has a checkpoint")
+    await on_disk(stage, native_id)
+    both: list[tuple[int, ...]] = []
+
+    async def look() -> None:
+        while True:
+            old = await asyncio.to_thread(rank_pids, native_id, alpha.settings.conf)
+            new = await asyncio.to_thread(rank_pids, "1", beta.settings.conf)
+            both.extend([(len(old), len(new))] if old and new else [])
+            await asyncio.sleep(0.2)
+
+    looking = asyncio.create_task(look())
+    await alpha.lab("ctld-kill", "alpha")
+    assert rank_pids(native_id, alpha.settings.conf), "they know nothing of it"
+    moved = await trains_on_beta(stage)
+    assert not rank_pids(native_id, alpha.settings.conf)
+
+    view = await stage.view("job/train")
+    assert view.ledger is not None
+    first, second = view.ledger.attempts
+    assert first.receipt is not None
+    assert first.receipt.grade() is ReceiptGrade.LEASE_EXPIRED
+    assert second.progress.resumed_from == complete_of(stage.folder_of("train"), "0.0")[-1]
+    assert not [name for name in await stage.runbooks() if name.startswith(f"{MOVE}/ask")], "nobody was asked"
+    await alpha.lab("ctld-start", "alpha")
+    await stage.until(lambda: _is_over(alpha, native_id), "what it left is over")
+    looking.cancel()
+    assert not both, "ranks in both clusters at once"
+    assert attempts_alive(moved, beta.settings.conf) == {0: 2}
+
+
+async def _is_over(lab: Cluster, native_id: str) -> bool:
+    return (await lab.backend.job(native_id)).phase.ended

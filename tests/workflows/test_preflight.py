@@ -144,7 +144,7 @@ async def test_what_others_wrote_under_the_checkpoints_name_is_told(fleet: Stage
     await running(fleet)
     found = check(await beta(fleet), CheckName.STORAGE)
     assert not found.ok
-    assert "is not ours: move it away" in found.why
+    assert "is another one: move it away" in found.why
     assert [path.name for path in root(fleet, site="far").iterdir()] == [folder.name]
 
 

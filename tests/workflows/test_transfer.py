@@ -3,6 +3,7 @@
 import getpass
 import json
 import re
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import workflows.attempts
 import workflows.base
 import workflows.moving
 from activities.backends.sim import SimBackend, SimSettings
+from activities.copying.finish import Finishing
 from fleet.decision import Action
+from fleet.errors import PermanentError
 from fleet.identity import RUNBOOKS_QUEUE, job_workflow_id
 from fleet.ledger import Rung
 from fleet.ledger import Stage as Timed
@@ -233,6 +236,65 @@ async def test_a_cluster_that_answers_again_is_not_left(pair: Pair) -> None:
     receipt = view.ledger.attempts[0].receipt
     assert receipt is not None
     assert receipt.grade() is not ReceiptGrade.ATTESTED, "the cluster itself was asked"
+
+
+async def test_a_storage_that_is_lost_with_its_cluster_is_made_good_by_what_was_copied_in_advance(pair: Pair) -> None:
+    stage = pair.stage
+    pair.policy(limits={"cluster_lost_after": "1s"})
+    await stage.supervise(spec=pair.spec())
+    await stage.until(lambda: pair.saved(pair.east), "a checkpoint")
+    [name, *_] = sorted(marker.parent.name for marker in pair.east.glob("jobs/train/step_*/COMPLETE"))
+    shutil.copytree(pair.east / "jobs" / "train" / name, pair.west / "jobs" / "train" / name)
+    nodes = await stage.nodes_of()
+    stage.faults.controller_kill()
+    for node in nodes:
+        stage.faults.crash_node(node)
+    pair.east.rename(pair.east.with_name("lost"))
+
+    await stage.answer(await stage.question(MOVE), Choice.ATTEST)
+    await stage.runs_in("train", 2)
+
+    [there] = await pair.on_beta()
+    resumed = (await pair.beta.progress(there.native_id, there.restarts)).resumed_from
+    assert resumed == pair.saved(pair.west)[0]
+
+
+async def test_a_copy_that_meets_what_others_wrote_is_a_question_and_goes_on_once_that_is_away(pair: Pair) -> None:
+    stage = pair.stage
+    native_id = await stage.supervise(spec=pair.spec())
+    gate = stage.gates.set(MOVE, "copy_files", "before")
+    await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
+    await gate.reached.wait()
+    newest = sorted(marker.parent.name for marker in pair.east.glob("jobs/train/step_*/COMPLETE"))[-1]
+    strange = pair.west / "jobs" / "train" / newest
+    strange.mkdir()
+    (strange / "notes.txt").write_text("somebody's")
+    gate.open()
+
+    question = await stage.question(MOVE)
+    assert "could not be brought to beta" in question.plan.title
+    assert "runbook release train" in question.why
+    assert str(strange) in question.why
+    assert (await stage.native(native_id)).phase is Phase.PENDING
+    assert (strange / "notes.txt").read_text() == "somebody's"
+    shutil.rmtree(strange)
+    await stage.answer(question, Choice.RETRY)
+    await stage.runs_in("train", 2)
+    assert len(await pair.on_beta()) == 1
+
+
+async def test_a_copy_that_was_published_counts_although_its_staging_could_not_be_taken_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuses(self: Finishing) -> None:
+        raise PermanentError("the folder is read-only")
+
+    monkeypatch.setattr(Finishing, "drop", refuses)
+    stage = pair.stage
+    await stage.supervise(spec=pair.spec())
+    await stage.order("train", Action.FAILOVER_ACROSS_CLUSTERS)
+    await stage.runs_in("train", 2)
+    assert any("is left there" in line and "read-only" in line for line in (await stage.view(MOVE)).story)
 
 
 async def test_a_move_that_finds_no_checkpoint_touches_nothing(pair: Pair) -> None:
