@@ -8,6 +8,7 @@ from activities import api, place_api
 from clients import jobs, stocks
 from clients.ask_cluster import read, read_each
 from clients.errors import usage
+from clients.fleet_file import known_clusters
 from clients.names import name as checked_name
 from clients.shapes import PlacementPlan
 from fleet.errors import InvalidInputError
@@ -16,6 +17,7 @@ from fleet.job_file import JobFile, Template, parse_job, wish_of
 from fleet.model import JobTokens, label_safe
 from fleet.placement import Placement, place
 from fleet.placing import PlaceWish
+from fleet.policy import Policy
 from fleet.stock import spec_at
 
 SUFFIXES = frozenset({".yaml", ".yml"})
@@ -64,6 +66,14 @@ def _tokens(found: JobFile, job: str) -> JobTokens:
         generation_check=found.generation_check,
         log=found.log,
     )
+
+
+async def check_clusters(client: Client, wish: PlaceWish, found: Policy | None) -> None:
+    """Raises CliError (usage) where the file names a cluster that is none of the fleet's."""
+    known = await known_clusters(client, found)
+    strange = sorted({*wish.clusters, *(wish.dataset_on or ())} - set(known))
+    if strange and known:
+        raise usage(f"the job file names {', '.join(strange)}, which the fleet has not; it has {', '.join(known)}")
 
 
 async def plan(client: Client, wish: PlaceWish) -> PlacementPlan:

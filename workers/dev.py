@@ -9,6 +9,7 @@ import structlog
 from activities.copying.rclone import rclone_program
 from clients.connection import connect_to, find_target
 from clients.embedded import home
+from fleet.errors import FleetError
 from fleet.policy_file import parse_policy
 from workers.fleets import find_fleet, write_sim_fleet
 from workers.logs import LogContext, configure_logs
@@ -25,7 +26,7 @@ def dev(
     ui_port: int | None = None,
     state: str | None = None,
 ) -> int:
-    """Start the embedded Temporal server (or find the one that runs) and a worker for every cluster of the fleet.
+    """Start the embedded Temporal server (or find the one that runs) and a worker for the whole fleet.
 
     Runs in the foreground; Ctrl-C stops the worker, the server goes on until `runbook dev --stop`.
 
@@ -52,10 +53,10 @@ def dev(
         print("stopped" if stop_server(folder) else "no server was running", file=sys.stderr)  # noqa: T201
         return 0
     file = write_sim_fleet(folder) if sim else find_fleet(fleet, state)
-    clusters = clusters_of(file)
+    clusters, sites = clusters_of(file), _sites_of(file)
     info = ensure_server(folder, port=port, ui_port=ui_port)
     print(f"Temporal UI  {info.ui}\nfleet        {file} ({', '.join(clusters)})", file=sys.stderr)  # noqa: T201
-    asyncio.run(serve(file, clusters, folder, address=info.address, runbooks=True))
+    asyncio.run(serve(file, clusters, folder, address=info.address, runbooks=True, sites=sites))
     return 0
 
 
@@ -118,6 +119,16 @@ def worker(
 def clusters_of(file: Path) -> tuple[str, ...]:
     """Names of the fleet file's clusters. Raises InvalidInputError for a broken file."""
     return tuple(parse_policy(file.read_text(encoding="utf-8"), str(file)).clusters)
+
+
+def _sites_of(file: Path) -> tuple[str, ...]:
+    """Sites of the fleet file; none where rclone is missing, which is said."""
+    sites = tuple(parse_policy(file.read_text(encoding="utf-8"), str(file)).sites)
+    try:
+        return sites if sites and rclone_program() else ()
+    except FleetError as error:
+        print(f"no checkpoint is moved: {error}", file=sys.stderr)  # noqa: T201
+        return ()
 
 
 async def serve(

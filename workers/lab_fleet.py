@@ -43,8 +43,9 @@ def write_fleet(file: Path, lab: SlurmLab, clusters: Sequence[str], modes: str) 
         lines += [
             f"    check: {_list(check)}",
             f"    checkpoint_roots: {_list((str(lab.jobs_folder), EXAMPLE_ROOT))}",
+            f"    site: at-{name}",
         ]
-    _write(file, MARKER, lab, lines, modes)
+    _write(file, MARKER, lab, lines, modes, clusters)
 
 
 def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str) -> None:
@@ -57,14 +58,22 @@ def write_k8s_fleet(file: Path, lab: K8sLab, clusters: Sequence[str], modes: str
             f"    check: {_quoted(str(lab.check_pod(name)))}",
             f"    node_down_after: {NODE_GRACE}s",
             f"    checkpoint_roots: {_list((str(lab.jobs_folder), EXAMPLE_ROOT))}",
+            f"    site: at-{name}",
         ]
-    _write(file, K8S_MARKER, lab, lines, modes)
+    _write(file, K8S_MARKER, lab, lines, modes, clusters)
 
 
-def _write(file: Path, marker: str, lab: Lab, clusters: Sequence[str], modes: str) -> None:
+def _write(
+    file: Path, marker: str, lab: SlurmLab | K8sLab, clusters: Sequence[str], modes: str, names: Sequence[str]
+) -> None:
+    """Each cluster has a storage of its own, a folder: a job moves with its checkpoint."""
     check_fleet_file(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    lines = (marker, f"# lab: {lab.root}", "version: 1", "clusters:", *clusters)
+    lines = [marker, f"# lab: {lab.root}", "version: 1", "clusters:", *clusters, "sites:"]
+    for name in names:
+        mount = lab.jobs_folder / f"at-{name}"
+        mount.mkdir(parents=True, exist_ok=True)
+        lines.append(f"  at-{name}: {{mount: {_quoted(str(mount))}}}")
     file.write_text("\n".join(lines) + "\n" + modes, encoding="utf-8")
 
 

@@ -33,6 +33,10 @@ STALL_LEAST = 60.0
 """Seconds without a step that are no stall whatever the policy says: it is not even read."""
 LOOK_EVERY = timedelta(seconds=60)
 """How often a job is looked at without a signal: the net under a lost watch."""
+LOOK_SOON = timedelta(seconds=10)
+"""The same for a young attempt of which no step was seen: people look at it, and its cluster may be lost soon."""
+YOUNG = 300.0
+"""Seconds for which an attempt is young: loading a large checkpoint takes minutes."""
 LOOK_BRIEFLY = timedelta(seconds=60)
 """How long a look without a reason may try: then the cluster counts as silent since the look before."""
 _CHILDREN = {
@@ -217,6 +221,12 @@ class Attempts(Book):
         self.answered()
         await self._note(looked)
         return looked.native
+
+    def look_after(self) -> timedelta:
+        """When it is looked at without a signal."""
+        last = self.ledger.last
+        began = last.running_at if last is not None and last.progress.step is None else None
+        return min(LOOK_SOON, LOOK_EVERY) if began is not None and self.now() - began < YOUNG else LOOK_EVERY
 
     def answered(self) -> None:
         """The cluster could be asked."""

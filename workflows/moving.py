@@ -82,6 +82,7 @@ class Moving(Placed):
             culprit=Culprit(job=self.inp.job),
             rule=CLUSTER_IS_GONE,
             title=f"{self.inp.cluster} has not answered for {duration_text(round(silent))}",
+            first_rung="none",
             confidence=1.0,
         )
         decision = await self.must(

@@ -195,7 +195,7 @@ class SuperviseJob(Moving):
         try:
             await workflow.wait_condition(
                 lambda: self.news is not None or bool(self.inbox) or bool(self.orders) or self.woken(),
-                timeout=LOOK_AFTER_SUBMIT if self.unsure else LOOK_EVERY,
+                timeout=LOOK_AFTER_SUBMIT if self.unsure else self.look_after(),
                 timeout_summary="then look by ourselves",
             )
         except TimeoutError:

@@ -234,6 +234,7 @@ class FailoverAcrossClusters(Recovery, Stocking, Targets):
         """Stop and fence; a cluster that cannot be asked is left on a named person's word."""
         if self.left:
             return None
+        self.at("stop", waits=f"{self.inp.cluster} to answer", then="fence")
         if not await self.answers():
             return await self.attest()
         await self.save_checkpoint()

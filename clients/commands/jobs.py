@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from clients.shapes import Started
     from fleet.orders import JobSpec
+    from fleet.policy import Policy
 
 
 @Parameter(name="*")
@@ -122,7 +123,7 @@ def submit(
         raise usage("give one of --wait, --watch and --detach")
     by, screen, then = caller(as_), common.screen, Afterwards(wait, watch, timeout)
     if script is None:
-        return _submit_file(Path(target), words, by, common, then, dry_run=dry_run)
+        return _submit_file(Path(target), words, by, common, then, policy(fleet), dry_run=dry_run)
     if dry_run:
         raise usage("--dry-run shows the choice of a cluster; it needs a job file: runbook submit JOB.yaml --dry-run")
     spec, found = words.spec(script), policy(fleet)
@@ -136,7 +137,9 @@ def submit(
     return run_following(common, screen, work)
 
 
-def _submit_file(path: Path, words: JobWords, by: str, common: Common, then: Afterwards, *, dry_run: bool) -> int:
+def _submit_file(
+    path: Path, words: JobWords, by: str, common: Common, then: Afterwards, found: "Policy | None", *, dry_run: bool
+) -> int:
     """A job file: to the best cluster, or only the choice."""
     from clients import job_files, jobs, render
     from clients.errors import usage
@@ -148,6 +151,7 @@ def _submit_file(path: Path, words: JobWords, by: str, common: Common, then: Aft
     wish, screen = job_files.read_job(path, words.job), common.screen
 
     async def work(client: "Client") -> int:
+        await job_files.check_clusters(client, wish, found)
         if dry_run:
             plan = await job_files.plan(client, wish)
             screen.one(plan, name=plan.choice or "", page=render.placement_page(plan))

@@ -43,6 +43,18 @@ def test_the_dry_run_names_the_cluster_and_the_reason_for_each_and_starts_nothin
     assert not [e for c in ("alpha", "beta") for e in stage.faults(c).effects("submit")]
 
 
+def test_a_cluster_that_the_fleet_has_not_is_told_before_anything_is_started(
+    stage: Stage, invoke: Invoke, tmp_path: Path
+) -> None:
+    path = job_file(tmp_path, "job: typo\nclusters: {alpha: {}, betta: {}}\n")
+
+    for words in ((), ("--dry-run",)):
+        told = invoke("submit", path, *words)
+        assert told.code == 2
+        assert "the job file names betta, which the fleet has not; it has alpha, beta" in told.err
+    assert invoke("describe", "typo").code == 2
+
+
 def test_a_job_file_runs_where_the_dry_run_said_and_its_place_is_told(
     stage: Stage, invoke: Invoke, tmp_path: Path
 ) -> None:

@@ -138,7 +138,9 @@ def test_the_labs_own_fleet_file_names_kubeconfig_context_power_and_check(tmp_pa
     fleet, lab = tmp_path / "fleet.yaml", K8sLab(tmp_path / "lab")
     write_k8s_fleet(fleet, lab, ("gamma", "delta"), ALL_AUTO)
     assert lab_of_fleet(fleet) == lab.root
-    cluster = parse_policy(fleet.read_text(), str(fleet)).cluster("delta")
+    policy = parse_policy(fleet.read_text(), str(fleet))
+    cluster = policy.cluster("delta")
+    assert Path(policy.sites["at-delta"].mount).is_dir()
     assert isinstance(cluster, KubernetesCluster)
     assert (cluster.kubeconfig, cluster.context) == (str(lab.kubeconfig("delta")), "delta")
     assert cluster.power is not None
@@ -149,11 +151,11 @@ def test_the_labs_own_fleet_file_names_kubeconfig_context_power_and_check(tmp_pa
 def test_a_fleet_file_of_another_lab_is_kept_while_that_lab_is_there(tmp_path: Path) -> None:
     fleet, lab = tmp_path / "fleet.yaml", K8sLab(tmp_path / "lab")
     write_k8s_fleet(fleet, lab, ("gamma",), ALL_AUTO)
-    check_fleet_file(fleet, tmp_path / "other")
-    lab.root.mkdir()
     check_fleet_file(fleet, lab.root)
     with pytest.raises(RefusedError, match="end that one"):
         check_fleet_file(fleet, tmp_path / "other")
+    shutil.rmtree(lab.root)
+    check_fleet_file(fleet, tmp_path / "other")
 
 
 @pytest.mark.parametrize(

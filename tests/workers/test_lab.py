@@ -218,6 +218,9 @@ def test_the_labs_own_fleet_file_is_valid_says_whose_it_is_and_may_be_written_ag
     assert cluster.conf == str(lab.conf("alpha"))
     assert cluster.power is not None
     assert cluster.power.status[-3:] == ("power-status", "alpha", "{node}")
+    storage = policy.sites["at-alpha"]
+    assert cluster.site == "at-alpha"
+    assert Path(storage.mount).is_dir(), "a job can move with its checkpoint"
 
 
 @pytest.mark.parametrize(
