@@ -138,5 +138,6 @@ def _by_receipts_alone(tree: Tree, known: Known, notes: list[str]) -> Judgement:
     return Judgement(
         format=None,
         notes=tuple(notes),
-        question=f"no layout that is known here; it holds {there}. Wait if nothing was saved yet; else a person says which is complete",
+        question=f"no layout that is known here; it holds {there}. Wait if nothing was saved yet; else a person says "
+        "which is complete",
     )

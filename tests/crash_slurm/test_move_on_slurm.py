@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from tests.crash_slurm.play import EVERY, PACED
 from tests.require import missing
 from tests.runbooks_slurm.stage import cluster_rows
 from tests.runbooks_slurm.training import complete_of, resumed
+from tests.side_by_side import SideBySide, chosen
 from tests.slurm.lab import TRAIN, Cluster, cluster, rank_pids, why_not
 from workers.fleets import ALL_AUTO
 
@@ -76,13 +77,22 @@ RUNS = {
 }
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Short, for the server's sockets."""
-    with tempfile.TemporaryDirectory(prefix="move", dir="/tmp") as made:
-        for storage in STORAGES:
-            (Path(made) / storage).mkdir()
-        yield Path(made)
+@pytest.fixture(scope="module")
+def folder(request: pytest.FixtureRequest, temporal_binary_found: None, nursery: Nursery) -> Iterator[SideBySide]:
+    """One for each run; all selected runs of this module are under way."""
+    if (why := why_not()) is not None:
+        missing("slurm", why)
+
+    @asynccontextmanager
+    async def world(item: pytest.Function) -> AsyncIterator[dict[str, object]]:
+        with tempfile.TemporaryDirectory(prefix="move", dir="/tmp") as made:  # short, for the server's sockets
+            for storage in STORAGES:
+                (Path(made) / storage).mkdir()
+            yield {"folder": Path(made), "nursery": nursery}
+
+    playing = SideBySide(chosen(request.session, lambda item: item.path == Path(__file__)), world, at_once=3)
+    yield playing
+    playing.close()
 
 
 def run(name: str) -> ParameterSet:
@@ -96,10 +106,8 @@ def run(name: str) -> ParameterSet:
 
 @pytest.mark.parametrize("faults", [run(name) for name in RUNS])
 async def test_a_disturbed_move_leaves_one_job_and_one_newest_checkpoint(
-    faults: dict[str, Fault], folder: Path, temporal_binary_found: None, nursery: Nursery
+    faults: dict[str, Fault], folder: Path, nursery: Nursery
 ) -> None:
-    if (why := why_not()) is not None:
-        missing("slurm", why)
     kinds = set(faults.values())
     east, west = folder / "east" / JOB, folder / "west" / JOB
     async with AsyncExitStack() as around:
