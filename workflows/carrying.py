@@ -62,7 +62,7 @@ class Carrying(Book):
         return ""
 
     async def _dropped(self, order: CopyOrder, site: str, what: str) -> None:
-        """What stays of it is in nobody's way, and the next copy of that entry takes it away."""
+        """What was published counts; what could not be taken away takes room, and is told."""
         try:
             await self.act(copy_api.DROP_COPY, order, site=site, summary=f"{what}: take staging and links away")
         except StepFailed as failed:

@@ -85,7 +85,7 @@ def folder(request: pytest.FixtureRequest, temporal_binary_found: None, nursery:
 
     @asynccontextmanager
     async def world(item: pytest.Function) -> AsyncIterator[dict[str, object]]:
-        with tempfile.TemporaryDirectory(prefix="move", dir="/tmp") as made:  # short, for the server's sockets
+        with tempfile.TemporaryDirectory(prefix="move") as made:  # short, for the server's sockets
             for storage in STORAGES:
                 (Path(made) / storage).mkdir()
             yield {"folder": Path(made), "nursery": nursery}

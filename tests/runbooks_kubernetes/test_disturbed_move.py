@@ -73,7 +73,7 @@ FAULTS = {
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Short, for the server's sockets."""
-    with tempfile.TemporaryDirectory(prefix="move", dir="/tmp") as made:
+    with tempfile.TemporaryDirectory(prefix="move") as made:
         for storage in ("east", "west"):
             (Path(made) / storage).mkdir()
         yield Path(made)
