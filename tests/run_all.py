@@ -21,6 +21,7 @@ WAITING = tuple(
     f"tests/workflows/test_{name}.py" for name in ("lease", "nodes", "place", "stock", "transfer", "waves")
 )
 """About half of the time of that folder."""
+MOVES = tuple(f"tests/runbooks_kubernetes/test_{name}.py" for name in ("disturbed_move", "mixed_fleet", "transfer"))
 GROUPS = {
     "contract on kubernetes": ("tests/contract", "-m", "kubernetes"),
     "runbooks on slurm": ("tests/runbooks_slurm",),
@@ -29,7 +30,11 @@ GROUPS = {
     "kubernetes": ("tests/kubernetes",),
     "crash on slurm": ("tests/crash_slurm",),
     "kinds on kubernetes": ("tests/runbooks_kubernetes/test_kinds.py",),
-    "runbooks on kubernetes": ("tests/runbooks_kubernetes", "--ignore=tests/runbooks_kubernetes/test_kinds.py"),
+    "runbooks on kubernetes": (
+        "tests/runbooks_kubernetes",
+        *(f"--ignore={file}" for file in ("tests/runbooks_kubernetes/test_kinds.py", *MOVES)),
+    ),
+    "moves to kubernetes": MOVES,
     "crash": ("tests/crash",),
     "workers": ("tests/workers",),
     "contract": ("tests/contract", "-m", "not kubernetes"),
