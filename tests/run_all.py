@@ -21,7 +21,7 @@ WAITING = tuple(
     f"tests/workflows/test_{name}.py" for name in ("lease", "nodes", "place", "stock", "transfer", "waves")
 )
 """About half of the time of that folder."""
-MOVES = tuple(f"tests/runbooks_kubernetes/test_{name}.py" for name in ("disturbed_move", "mixed_fleet", "transfer"))
+MOVES = tuple(f"tests/runbooks_kubernetes/test_{name}.py" for name in ("disturbed_move", "mixed_fleet"))
 GROUPS = {
     "contract on kubernetes": ("tests/contract", "-m", "kubernetes"),
     "runbooks on slurm": ("tests/runbooks_slurm",),
