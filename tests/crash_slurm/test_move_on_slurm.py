@@ -149,7 +149,7 @@ async def test_a_disturbed_move_leaves_one_job_and_one_newest_checkpoint(
 async def never_on_both(alpha: Cluster, beta: Cluster) -> None:
     """Looks at the ranks' processes all the time. Raises AssertionError when both clusters have some."""
     while True:
-        pids = [await asyncio.to_thread(rank_pids, "1", lab.settings.conf) for lab in (alpha, beta)]
+        pids = [await asyncio.to_thread(rank_pids, None, lab.settings.conf) for lab in (alpha, beta)]
         assert not all(pids), f"ranks on both clusters at once: {pids}"
         await asyncio.sleep(0.25)
 

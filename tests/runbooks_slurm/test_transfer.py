@@ -3,6 +3,8 @@
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fleet.ledger import Rung
@@ -13,16 +15,16 @@ from tests.runbooks_slurm.scenario import scenario
 from tests.runbooks_slurm.stage import Stage
 from tests.runbooks_slurm.training import complete_of, resumed, steps_of, undisturbed
 from tests.runbooks_slurm.watching import attempts_alive
-from tests.slurm.lab import rank_pids
+from tests.slurm.lab import Cluster, rank_pids
 
 MOVE = "job/train/transfer/2"
 STEPS = 400
 TWO = ("alpha", "beta")
 
 
-def movable(stage: Stage, tokens: str = "gpu-runbooks.io/transfer") -> JobSpec:
+def movable(stage: Stage, tokens: str = "gpu-runbooks.io/transfer", steps: int = STEPS) -> JobSpec:
     """A training whose script says all of its options, and takes its checkpoint root from where it is told."""
-    plain = stage.spec(steps=STEPS)
+    plain = stage.spec(steps=steps)
     folder = stage.folder_of("train")
     rank = stage.lab.work / "train.rank.sh"
     told = f"${{GPU_RUNBOOKS_CHECKPOINT:-{folder}}}"
@@ -143,7 +145,7 @@ LAUNCH = Path(sys.executable).with_name("runbook-launch")
 
 def under_a_lease(stage: Stage) -> JobSpec:
     """The same job; each node's ranks are started by the launcher, inside srun."""
-    spec = movable(stage)
+    spec = movable(stage, steps=100 * STEPS)
     rank = stage.lab.work / "train.rank.sh"
     address = stage.client.service_client.config.target_host
     words = f'--cluster "$SLURM_CLUSTER_NAME" --address {address} --namespace {stage.client.namespace}'
@@ -162,20 +164,13 @@ async def test_ranks_under_a_lease_end_without_their_controller_and_the_job_move
     await stage.trains("train", 1)
     await stage.until(lambda: complete_of(stage.folder_of("train"), "0.0"), "it has a checkpoint")
     await on_disk(stage, native_id)
-    both: list[tuple[int, ...]] = []
-
-    async def look() -> None:
-        while True:
-            old = await asyncio.to_thread(rank_pids, native_id, alpha.settings.conf)
-            new = await asyncio.to_thread(rank_pids, "1", beta.settings.conf)
-            both.extend([(len(old), len(new))] if old and new else [])
-            await asyncio.sleep(0.2)
-
-    looking = asyncio.create_task(look())
-    await alpha.lab("ctld-kill", "alpha")
-    assert rank_pids(native_id, alpha.settings.conf), "they know nothing of it"
-    moved = await trains_on_beta(stage)
-    assert not rank_pids(native_id, alpha.settings.conf)
+    async with never_on_both(native_id, alpha, beta):
+        await alpha.lab("ctld-kill", "alpha")
+        assert rank_pids(native_id, alpha.settings.conf), "they know nothing of it"
+        moved = await trains_on_beta(stage)
+        assert not rank_pids(native_id, alpha.settings.conf)
+        await alpha.lab("ctld-start", "alpha")
+        await stage.until(lambda: _was_ended(stage), "what it left is ended")
 
     view = await stage.view("job/train")
     assert view.ledger is not None
@@ -184,12 +179,29 @@ async def test_ranks_under_a_lease_end_without_their_controller_and_the_job_move
     assert first.receipt.grade() is ReceiptGrade.LEASE_EXPIRED
     assert second.progress.resumed_from == complete_of(stage.folder_of("train"), "0.0")[-1]
     assert not [name for name in await stage.runbooks() if name.startswith(f"{MOVE}/ask")], "nobody was asked"
-    await alpha.lab("ctld-start", "alpha")
-    await stage.until(lambda: _was_ended(stage), "what it left is ended")
-    looking.cancel()
-    assert not both, "ranks in both clusters at once"
     assert attempts_alive(moved, beta.settings.conf) == {0: 2}
 
 
+@asynccontextmanager
+async def never_on_both(native_id: str, alpha: Cluster, beta: Cluster) -> AsyncIterator[None]:
+    """Looks at the ranks' processes all the time."""
+    both: list[tuple[list[int], list[int]]] = []
+
+    async def look() -> None:
+        while True:
+            old = await asyncio.to_thread(rank_pids, native_id, alpha.settings.conf)
+            new = await asyncio.to_thread(rank_pids, None, beta.settings.conf)
+            both.extend([(old, new)] if old and new else [])
+            await asyncio.sleep(0.2)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+    assert not both, "ranks in both clusters at once"
+
+
 async def _was_ended(stage: Stage) -> bool:
-    return any("alpha/1, which it left, was ended" in line for line in (await stage.view("job/train")).story)
+    story = (await stage.view("job/train")).story
+    return any(f"which it left, {how}" in line for line in story for how in ("was ended", "is over"))

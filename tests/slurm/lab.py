@@ -161,8 +161,8 @@ class Cluster:
         return max(steps, default=None)
 
 
-def rank_pids(native_id: str, conf: str) -> list[int]:
-    """Ranks of the job on that cluster; zombies do not count."""
+def rank_pids(native_id: str | None, conf: str) -> list[int]:
+    """Ranks of the job, or of any job, on that cluster; zombies do not count."""
     found = []
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -175,7 +175,8 @@ def rank_pids(native_id: str, conf: str) -> list[int]:
             state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        ours = f"SLURM_JOB_ID={native_id}".encode() in environment and f"SLURM_CONF={conf}".encode() in environment
+        meant = native_id is None or f"SLURM_JOB_ID={native_id}".encode() in environment
+        ours = meant and f"SLURM_CONF={conf}".encode() in environment
         if ours and state != "Z":
             found.append(int(folder.name))
     return found
